@@ -457,6 +457,9 @@ def test_a_layers_backward_call_is_two_launches_where_both_products_are_one(name
     assert len(module.launches(case, variant, H200, module.config(case, variant, H200))) == count
 
 
+BY_WARPGROUPS = "linear_warpgroup<", "linear_split<"
+
+
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [("lola", (200, 264, 264)), ("lola", (130, 257, 301)), ("geglu", (200, 264, 133)), ("splacc", (200, 264, 133)), ("splacc", (777, 1000, 3001))],
@@ -469,7 +472,7 @@ def test_rows_longer_than_what_is_in_them_are_multiplied_by_warpgroups(name, siz
         case = make_case(KERNELS[name], shape, "bfloat16", options={"w_layout": layout}, mode="forward_backward")
         names = [p.program.name for p in module.launches(case, variant, H200, module.config(case, variant, H200))]
         (linear,) = [own for own in names if own.startswith("linear_")]
-        assert linear.startswith("linear_warpgroup<") and any(own.startswith("gradients_together<") for own in names)
+        assert linear.startswith(BY_WARPGROUPS) and any(own.startswith("gradients_together<") for own in names)
 
 
 @pytest.mark.parametrize(
@@ -486,7 +489,7 @@ def test_few_rows_of_no_whole_vectors_are_filled_up_where_warpgroups_multiply_th
         case = make_case(KERNELS[name], shape, "bfloat16", options=options, mode="forward_backward")
         names = [p.program.name for p in module.launches(case, variant, H200, module.config(case, variant, H200))]
         assert any(own.startswith("gradients_few_rows<") for own in names) == few
-        assert not few or any(own.startswith("linear_warpgroup<") for own in names)
+        assert not few or any(own.startswith(BY_WARPGROUPS) for own in names)
 
 
 @pytest.mark.parametrize(
@@ -532,8 +535,9 @@ def test_blocks_of_few_gated_rows_run_at_once(sizes):
     ("sizes", "begins"),
     [
         ((1, 1024, 2048), ["kept_few_rows", "gated_few_rows"]), ((64, 1024, 2048), ["kept_few_rows", "pull_gate", "gradients_few_rows"]),
-        ((1, 1000, 3001), ["whole_rows", "linear_warpgroup", "gated", "gated_few_rows"]),  # these rows of W are copied
-        ((200, 1024, 2048), ["linear_warpgroup", "gated", "pull_gate", "gradients_together"]),
+        ((1, 1000, 3001), ["whole_rows", "linear_split", "gated", "gated_few_rows"]),  # these rows of W are copied
+        ((200, 1024, 2048), ["linear_split", "gated", "pull_gate", "gradients_together"]),
+        ((1024, 1024, 2048), ["linear_warpgroup", "gated", "pull_gate", "gradients_together"]),
     ],
 )  # fmt: skip
 def test_a_gated_step_has_one_launch_forward_where_rows_are_few_and_whole(sizes, begins):
@@ -542,6 +546,33 @@ def test_a_gated_step_has_one_launch_forward_where_rows_are_few_and_whole(sizes,
     module, variant = module_of("geglu"), "two_accumulators"
     launches = module.launches(case, variant, H200, module.config(case, variant, H200))
     assert [p.program.name.partition("<")[0] for p in launches] == begins
+
+
+@pytest.mark.parametrize(
+    ("sizes", "begins"),
+    [
+        ((1, 1024, 4096), ["kept_few_rows"]), ((64, 1024, 4096), ["kept_few_rows"]), ((48, 1001, 3001), ["statistics", "linear_split"]),
+        ((1024, 1024, 4096), ["statistics", "linear_warpgroup"]),
+    ],
+)  # fmt: skip
+def test_lolas_forward_pass_before_gradients_is_one_launch_or_two(sizes, begins):
+    case = make_case(KERNELS["lola"], dict(zip("MKN", sizes, strict=True)), "bfloat16", mode="forward_backward")
+    module = module_of("lola")
+    launches = module.launches(case, "multirow", H200, module.config(case, "multirow", H200))
+    assert [p.program.name.partition("<")[0] for p in launches][: len(begins)] == begins
+    assert launches[len(begins)].program.name.startswith("pull_back<")
+
+
+@pytest.mark.parametrize(("K", "N"), [(1024, 4096), (1001, 3001), (515, 131), (64, 9001), (64, 70)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_blocks_that_sum_columns_copy_whole_rows_of_W(K, N, dtype):
+    from implementations._shared.cuda import layer_backward
+    from implementations.lola import _cuda_backward
+
+    case = make_case(KERNELS["lola"], {"M": 600, "K": K, "N": N}, dtype, mode="forward_backward")
+    lanes, blocks = _cuda_backward.column_blocks(case, H200)
+    columns = blocks * lanes * 16 // case.itemsize
+    assert columns >= layer_backward.whole_rows(case, H200).sizes["N"] and columns - N < 8 * 16
 
 
 def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):
@@ -681,8 +712,9 @@ def test_every_device_multiplies_rows_that_are_no_whole_lines(name, device):
     [
         ({"M": 1}, {}, H200, ["few_rows::whole"]), ({"M": 64}, {}, H200, ["few_rows::whole"]), ({"M": 32}, {}, A100, ["few_rows::whole"]),
         ({"M": 2}, {"activation": "silu"}, H200, ["pulled", "few_rows::whole"]), ({"M": 65}, {}, H200, ["few", "products"]),
-        ({"M": 2, "R": 33}, {}, H200, ["filled", "few", "products"]),
-        ({"M": 2, "N": 1028}, {"activation": "silu"}, H200, ["filled", "pulled", "few_rows::whole"]), ({"M": 1, "R": 17}, {}, H200, ["filled", "few_rows::whole"]),
+        ({"M": 2, "R": 33}, {}, H200, ["few", "products"]),
+        ({"M": 2, "N": 1028}, {"activation": "silu"}, H200, ["pulled", "few_rows::whole"]), ({"M": 1, "R": 17}, {}, H200, ["few_rows::whole"]),
+        ({"M": 1, "N": 1028}, {}, H200, ["filled", "few_rows::whole"]),  # dy's rows
         ({"M": 2}, {"w_layout": "nk"}, H200, ["few", "products"]), ({"M": 64}, {}, A100, ["few", "products"]), ({"M": 1}, {}, RTX3090, ["few", "products"]),
     ],
 )  # fmt: skip
@@ -696,6 +728,21 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     assert (module.fits(case, "two_launches", device, config | {"KERNEL": "whole"}) is None) == (
         "few_rows::whole" in launches
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "device", "begins"),
+    [
+        # rows of whole vectors are read as they came; others, copied once, by warpgroups, and elsewhere by elements
+        ((48, 1000, 3000, 16), H200, ["down_by_parts", "up_split"]), ((48, 1000, 3001, 16), H200, ["filled", "down_by_parts", "up_split"]),
+        ((2000, 1000, 3001, 16), H200, ["filled", "down_by_parts", "up_warpgroup"]), ((48, 1000, 3001, 16), A100, ["filled", "down", "up"]),
+    ],
+)  # fmt: skip
+def test_loras_forward_pass_before_gradients_reads_rows_filled_up(sizes, device, begins):
+    case = make_case(KERNELS["lora_linear"], dict(zip("MKNR", sizes, strict=True)), "bfloat16", mode="forward_backward")
+    module = module_of("lora_linear")
+    launches = module.launches(case, "two_launches", device, module.config(case, "two_launches", device))
+    assert [p.program.name.partition("<")[0] for p in launches][: len(begins)] == begins
 
 
 @pytest.mark.parametrize(
@@ -726,7 +773,7 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
     ("sizes", "device", "mode", "up"),
     [
         ({}, H200, "forward", "up_warpgroup"), ({"M": 1024, "K": 1024, "N": 1024}, H200, "forward", "up_split"),
-        ({"K": 4095, "N": 4097}, H200, "forward", "up_warpgroup"), ({"M": 32}, H200, "forward", "up_split"), ({"M": 8, "N": 2048}, H200, "forward", "up_few_rows"),
+        ({"K": 4095, "N": 4097}, H200, "forward", "up_warpgroup"), ({"M": 32}, H200, "forward", "up_few_rows"), ({"M": 64}, H200, "forward", "up_split"), ({"M": 8, "N": 2048}, H200, "forward", "up_few_rows"),
         ({"K": 63}, H200, "forward", "up"), ({"N": 127}, H200, "forward", "up"), ({}, A100, "forward", "up"),
         ({}, H200, "forward_backward", "up"),
     ],

@@ -173,7 +173,10 @@ def test_all_of_a_kernel_in_tables(capsys, monkeypatch):
         rows["cuda:row"]["here"] == "emulated: parity only" and rows["triton:row"]["here"] == "interpreted: parity only"
     )
     assert rows["flax:module"]["rounding points"] == "layernorm, product, bias, activation"
-    assert rows["cuda:row"]["backward"] == "" and rows["cuda:multirow"]["backward"] == "layernorm, bias, dz, normed"
+    assert (
+        rows["cuda:row"]["backward"] == ""
+        and rows["cuda:multirow"]["backward"] == "one_pass, layernorm, bias, dz, normed"
+    )
     assert "\njax_triton:row, jax_triton:batched_row, triton:row" in lola, "those with the same tunables share a line"
     assert "config.BLOCK_M=16,32,64,128" in lola and "shape.R, shape.C; batch= sets R" in softmax
 

@@ -2,30 +2,67 @@
 
 from pathlib import Path
 
-from implementations._shared.cuda import layer_backward, linear_gradients
+from implementations._shared.cuda import layer_backward, linear_gradients, matmul, matmul_choice
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
-from implementations._shared.gpu import rows_are_aligned
+from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 FILE = Path(__file__).with_name("cuda_backward.cu")
 THREADS = 256
-LANES = 8  # vectors side by side that a block of column sums has
+LANES = 8, 4, 2  # vectors side by side that a block of column sums has
+BUSY = 0.94  # the share of multiprocessors that then have one
+MANY_ROWS, MOST_OF_A_WARP = 512, 4096  # from which a warp has a row, and elements up to which it has
+# with its statistics a tile of 64×64 has no registers left
+FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64, 64)]
+
+
+def few_rows_config(case, device):
+    """That of `kept_few_rows`, or None where there are more rows, or the products of backward want other rows than x and W have."""
+    as_they_are = layer_backward.whole_rows(case, device).sizes == case.sizes and rows_are_aligned(case, _pitch(case))
+    if case.itemsize != 2 or not as_they_are:
+        return None
+    return matmul_choice.few_rows_config(case, device, FEW_ROWS_TILES, beside=statistics_bytes)
+
+
+def statistics_bytes(tile):
+    """Bytes of a block's statistics; for warpgroups of the rows of two tiles, since those of columns count with the tile."""
+    m, n = tile.rows, tile.columns
+    if tile.kind == "warpgroup":
+        return 2 * 8 * m
+    return 4 * (3 * m + n + tile.shares * (tile.warps_n * 2 * m + tile.warps_m * n))
 
 
 def forward_launches(case, device):
-    """`normalise`, `column_sums`, the product z, `activated`."""
+    """`statistics` and the product, or the one of both."""
+    T, activation = TYPES[case.dtype], case.options["activation"].upper()
+    if few := few_rows_config(case, device):
+        dtypes = *(case.dtype,) * 6, "float32", "float32"
+        return (matmul.launch(FILE, "kept", case, device, few, (activation,), beside=statistics_bytes, dtypes=dtypes),)
+    linear = layer_backward.linear(FILE, case, device, f"Activated<{T}, {activation}>")
+    return in_turn(_statistics_launch(case, device), linear)
+
+
+def _statistics_launch(case, device):
     M, K, N = case.size("M", "K", "N")
-    whole, T, dtype = layer_backward.whole_rows(case, device), TYPES[case.dtype], case.dtype
-    nk, vector = case.options["w_layout"] == "nk", 16 // case.itemsize
-    normalise = instance(FILE, "normalise", T, rows_are_aligned(case, K))
-    sums = instance(FILE, "column_sums", T, rows_are_aligned(case, K if nk else N), nk)
-    columns = THREADS // 32 if nk else LANES * vector
-    activated = instance(FILE, "activated", T, case.options["activation"].upper())
-    return in_turn(
-        Launch(normalise, M, THREADS, dtypes=(dtype, dtype, "float32"), sizes=(K, whole.sizes["K"])),
-        Launch(sums, -(-N // columns), THREADS, dtypes=(dtype, "float32", dtype), sizes=(K, N, _pitch(whole))),
-        layer_backward.linear(FILE, case, device),
-        Launch(activated, -(-M * N // (THREADS * vector)), THREADS, dtypes=(dtype, dtype), sizes=(M * N,)),
-    )
+    whole, dtype, nk = layer_backward.whole_rows(case, device), case.dtype, case.options["w_layout"] == "nk"
+    lanes, across = column_blocks(case, device)
+    warps = 1 if M >= MANY_ROWS and K <= MOST_OF_A_WARP else THREADS // 32  # that have a row
+    aligned = rows_are_aligned(case, K), rows_are_aligned(case, K if nk else N)
+    program = instance(FILE, "statistics", TYPES[dtype], *aligned, nk, lanes, warps)
+    sizes = M, K, N, whole.sizes["K"], _pitch(whole), across
+    dtypes = dtype, dtype, dtype, "float32", "float32", dtype
+    rows = -(-M * warps * 32 // THREADS)
+    return Launch(program, across + rows, THREADS, dtypes=dtypes, sizes=sizes)
+
+
+def column_blocks(case, device):
+    """Vectors of columns side by side that a block sums, as many as leave every multiprocessor a block, and how many blocks there are, which copy
+    whole rows of W, too. Where W is (N, K), a warp has a column."""
+    if case.options["w_layout"] == "nk":
+        return LANES[0], -(-case.sizes["N"] // (THREADS // 32))
+    pitch = _pitch(layer_backward.whole_rows(case, device))
+    across = {lanes: -(-pitch // (lanes * 16 // case.itemsize)) for lanes in LANES}
+    lanes = next((n for n in LANES if across[n] >= BUSY * multiprocessors(device)), LANES[-1])
+    return lanes, across[lanes]
 
 
 def _pitch(case):
@@ -43,21 +80,7 @@ def launches(case, device, config):
 
 def build(case, device, config):
     """(forward, backward)."""
-    M, K, N = case.size("M", "K", "N")
-    whole = layer_backward.whole_rows(case, device)
-    copied = whole is not case and not rows_are_aligned(case, _pitch(case))
-    normalise, column_sums, linear, activated = forward_launches(case, device)
-    normalise = normalise.returning({1: whole.size("M", "K"), 2: (M,)})
-    W_rows = {2: (linear_gradients.weights_shape(case)[0], _pitch(whole))} if copied else {}
-    column_sums = column_sums.returning({1: (N,)} | W_rows, absent=() if copied else (2,))
-    linear, activated = linear.returning({3: (M, N)}, (M, K, N)), activated.returning({1: (M, N)})
-
-    def forward(x, W, b):
-        n, rstd = normalise(x)
-        colsum, W = column_sums(W) if copied else (column_sums(W), W)
-        z = linear(n, W, b)
-        return activated(z), (n, rstd, z, colsum, W, b)
-
+    forward = _forward(case, device)
     first, *behind = launches(case, device, config)
     pull_back = layer_backward.pulling(first, case, device, behind, rows=True, columns=True)
     products = layer_backward.gradients(case, device, behind, rows=True, columns=True)
@@ -68,3 +91,32 @@ def build(case, device, config):
         return *products(dz, W, n, rstd, row_parts, db, column_parts, flags), db
 
     return forward, backward
+
+
+def _forward(case, device):
+    """A function of x, W and b, which returns y and (n, 1 / deviations, z, the column sums, W as the products of backward read it, b)."""
+    M, K, N = case.size("M", "K", "N")
+    first, *linear = forward_launches(case, device)
+    if not linear:
+        kept = first.returning({3: (M, N), 4: (M, N), 5: (M, K), 6: (M,), 7: (N,)}, (M, K, N))
+
+        def at_once(x, W, b):
+            z, y, n, rstd, colsum = kept(x, W, b)
+            return y, (n, rstd, z, colsum, W, b)
+
+        return at_once
+
+    whole = layer_backward.whole_rows(case, device)
+    copied = whole is not case and not rows_are_aligned(case, _pitch(case))
+    made = {2: whole.size("M", "K"), 3: (M,), 4: (N,)}
+    W_rows = {5: (linear_gradients.weights_shape(case)[0], _pitch(whole))} if copied else {}
+    statistics = first.returning(made | W_rows, absent=() if copied else (5,))
+    product = linear[0].returning({3: (M, N), 4: (M, N)}, (M, K, N))
+
+    def forward(x, W, b):
+        n, rstd, colsum, *copies = statistics(x, W)
+        W = copies[0] if copied else W
+        z, y = product(n, W, b)
+        return y, (n, rstd, z, colsum, W, b)
+
+    return forward

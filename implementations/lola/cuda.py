@@ -6,7 +6,7 @@ multirow_ws     the same with colsum(W) summed once beforehand
 two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows. It also
                 copies x into rows of whole lines of L2 where K is odd, say; in IEEE float32 always, less a shift of each row
 
-The backward modes are multirow's: two launches or three behind a forward call of four (_cuda_backward.py).
+The backward modes are multirow's: two launches or three behind a forward call of one or two (_cuda_backward.py).
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from implementations.lola import _cuda_backward as backward
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",), "two_launches": ("one_pass",)}
-BACKWARD = {"multirow": ("layernorm", "bias", "dz", "normed")}
+BACKWARD = {"multirow": ("one_pass", "layernorm", "bias", "dz", "normed")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "emulated"
 EXPECT = (
@@ -53,7 +53,7 @@ EXPECT = (
      "expect": "spills=0,LDS.128>=32,loop.bank_conflicts<=320,loop.load_waits<=40"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
-    {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
+    {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "forward_backward", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=8,waits_in_groups=0"},
     {"variant": "multirow", "case": "token", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a"),
      "expect": "spills=0,tensor_core>=16"},
@@ -103,9 +103,7 @@ STATIC_BYTES = 48 << 10  # of shared memory that a kernel may declare
 TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
     t for t in matmul.TENSOR_TILES if (t.rows, t.columns) != (64, 128)
 ]
-# with its statistics a tile of 64×64 has no registers left
-FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64, 64)]
-MORE_TILES = *FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES
+MORE_TILES = *backward.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES
 TILES += MORE_TILES
 ALL_TILES = matmul.TILES + MORE_TILES
 STATISTICS_WARPS = 8  # of a block of row_statistics
@@ -164,11 +162,13 @@ def config(case, variant, device):
         if is_ieee(case):
             return matmul_choice.config(own, device, matmul.FLOAT_TILES, schedules=_schedules(case))
         tiles = matmul.products_tiles(own)
-        whole = matmul_choice.config(own, device, tiles, beside=_statistics, schedules=matmul.SCHEDULES)
+        whole = matmul_choice.config(own, device, tiles, beside=backward.statistics_bytes, schedules=matmul.SCHEDULES)
         return matmul_turned.or_turned(
             own, matmul_split.or_split(own, whole, device, columns=matmul_split.WIDE), device
         )
-    own = matmul_choice.config(_product(case, variant), device, TILES, beside=_statistics, schedules=_schedules(case))
+    own = matmul_choice.config(
+        _product(case, variant), device, TILES, beside=backward.statistics_bytes, schedules=_schedules(case)
+    )
     return own | {"SUMS": "consumer"} if _has_sums(case, variant, own) else own
 
 
@@ -280,7 +280,7 @@ def fits(case, variant, device, config):
     if variant == "two_launches" and is_ieee(case):
         return matmul.fits(own, device, config, tiles=matmul.FLOAT_TILES)
     tiles = matmul.products_tiles(own) if variant == "two_launches" else ALL_TILES
-    return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
+    return matmul.fits(own, device, config, beside=backward.statistics_bytes, tiles=tiles)
 
 
 def _row_fits(case, device, config):
@@ -364,13 +364,18 @@ def launches(case, variant, device, config):
             product = matmul_turned.launch(FILE, "normed", own, device, config, arguments, dtypes=dtypes[:7])
             return in_turn(statistics, product)
         return in_turn(
-            statistics, matmul.launch(FILE, "normed", own, device, config, arguments, beside=_statistics, dtypes=dtypes)
+            statistics,
+            matmul.launch(
+                FILE, "normed", own, device, config, arguments, beside=backward.statistics_bytes, dtypes=dtypes
+            ),
         )
     # x is rounded by the kernel, once shifted
     arguments, dtypes = [activation, variant in PREPARED], (T, matmul.operand(case), T, "float32", T)
     by_consumers = config["KERNEL"] == "warpgroup" and (case.itemsize == 4 or config.get("SUMS") == "consumer")
     kernel, own = "counted" if by_consumers else "tile", _product(case, variant)
-    return (matmul.launch(FILE, kernel, own, device, config, arguments, beside=_statistics, dtypes=dtypes),)
+    return (
+        matmul.launch(FILE, kernel, own, device, config, arguments, beside=backward.statistics_bytes, dtypes=dtypes),
+    )
 
 
 def _row_launch(case, config, arguments):
@@ -383,16 +388,6 @@ def _row_launch(case, config, arguments):
     if config["KERNEL"] == "registers":
         return Launch(instance(FILE, "row_kn", *arguments), grid, threads, dtypes=dtypes)
     return Launch(instance(FILE, "row_ring", *arguments), grid, threads, _ring_bytes(case, config), dtypes=dtypes)
-
-
-def _statistics(tile):
-    """Bytes of a block's statistics; for warpgroups of the rows of two tiles, since those of columns count with the tile."""
-    m, n = tile.rows, tile.columns
-    return (
-        2 * 8 * m
-        if tile.kind == "warpgroup"
-        else 4 * (3 * m + n + tile.shares * (tile.warps_n * 2 * m + tile.warps_m * n))
-    )
 
 
 def build(case, variant, device, config):

@@ -1,9 +1,8 @@
 // lola's backward modes. Forward leaves n = LN(x), 1 / deviations, z = n @ W + b and the column sums of W behind:
 //
-//   normalise    a block has a row: n in the storage dtype.
-//   column_sums  float32 sums of W.
-//   linear_…     a tile of z (layer_backward.cuh).
-//   activated    y = act(z), as z is stored.
+//   statistics     a block has a row of x, n of it in the storage dtype; or some columns of W, their float32 sums.
+//   linear_…       a tile of z, and y of it as it is stored (layer_backward.cuh).
+//   kept_few_rows  of few rows of 16 bits all in one launch, z by the identity of lola's forward pass (_counting.cuh).
 //
 // Where products are by Hopper's warpgroups, n is left in rows of whole lines of L2, and of W a copy, where its own are no whole vectors; of few
 // rows of 16 bits and in IEEE float32 both have whole vectors.
@@ -13,11 +12,14 @@
 //   pull_back    some rows and columns of dz = dy * act'(z), their sums for db, and parts of both sums of LayerNorm's gradient, without a
 //                pass over dn = dz @ Wᵀ: sum of dn = dz . colsum(W), and sum of dn * n = dz . (z - b).
 //   gradients_…, or inputs_… and weights_…       dx = (dn - sum of dn / K - n * sum of dn * n / K) / deviation, dW and db (layer_backward.cuh).
+#include "_counting.cuh"
 #include "_shared/cuda/layer_backward.cuh"
 
-// The sum over a block of 256 threads, in all of them; `parts` has 8 floats, and is used once.
-__device__ __forceinline__ float block_sum(float v, float* parts) {
+// The sum over a warp, or where WARPS is 8 over a block of so many, in all of its threads; `parts` has 8 floats, and is used once.
+template <int WARPS>
+__device__ __forceinline__ float sum_of_threads(float v, float* parts) {
     v = lane_sum<32>(v);
+    if (WARPS == 1) return v;
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
     __syncthreads();
     float total = 0.0f;
@@ -28,24 +30,23 @@ __device__ __forceinline__ float block_sum(float v, float* parts) {
 
 // ---- forward ------------------------------------------------------------------------------------------------------------
 
-// n has rows of `pitch` elements, K or whole vectors, with zeros behind K.
-template <typename T, bool ALIGNED>
-__global__ void __launch_bounds__(256)
-    normalise(const T* __restrict__ x, T* __restrict__ n, float* __restrict__ rstd, long long K, long long pitch) {
-    wait_for_previous_launch();
-    constexpr int SIZE = Vector<T>::SIZE;
+// By WARPS warps, the row of x that begins at `x`: n to rows of `pitch` elements, K or whole vectors, with zeros behind K; and 1 / its deviation.
+template <typename T, bool ALIGNED, int WARPS>
+__device__ __forceinline__ void normalise(const T* x, T* n, float* rstd, long long K, long long pitch) {
+    constexpr int SIZE = Vector<T>::SIZE, STEP = WARPS * 32 * SIZE;
     __shared__ float parts[2][8];
-    x += blockIdx.x * K;
-    n += blockIdx.x * pitch;
+    int thread = threadIdx.x % (WARPS * 32);
     auto count = [&](long long k) { return static_cast<int>(min(K - k, static_cast<long long>(SIZE))); };
     float total = 0.0f, squares = 0.0f;
-    for (long long k = threadIdx.x * SIZE; k < K; k += 256 * SIZE) {
+#pragma unroll 4
+    for (long long k = thread * SIZE; k < K; k += STEP) {
         auto v = load_part<ALIGNED>(x + k, count(k));  // 0 behind the row
 #pragma unroll
         for (int e = 0; e < SIZE; ++e) total += element(v, e);
     }
-    float mean = block_sum(total, parts[0]) / K;
-    for (long long k = threadIdx.x * SIZE; k < K; k += 256 * SIZE) {
+    float mean = sum_of_threads<WARPS>(total, parts[0]) / K;
+#pragma unroll 4
+    for (long long k = thread * SIZE; k < K; k += STEP) {
         auto v = load_part<ALIGNED>(x + k, count(k));
 #pragma unroll
         for (int e = 0; e < SIZE; ++e) {
@@ -53,24 +54,24 @@ __global__ void __launch_bounds__(256)
             squares = fmaf(d, d, squares);
         }
     }
-    float scale = 1.0f / sqrtf(block_sum(squares, parts[1]) / K + 1e-5f);
-    for (long long k = threadIdx.x * SIZE; k < pitch; k += 256 * SIZE) {
+    float scale = 1.0f / sqrtf(sum_of_threads<WARPS>(squares, parts[1]) / K + 1e-5f);
+#pragma unroll 4
+    for (long long k = thread * SIZE; k < pitch; k += STEP) {
         auto v = load_part<ALIGNED>(x + k, count(k));
 #pragma unroll
         for (int e = 0; e < SIZE; ++e) v.at[e] = e < count(k) ? from_float<T>((element(v, e) - mean) * scale) : T{};
         if (ALIGNED || pitch != K) store_part<true>(n + k, v, SIZE);
         else store_part<false>(n + k, v, count(k));
     }
-    if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
+    if (thread == 0) *rstd = scale;
 }
 
-// W (K, N), by a block 8 vectors of columns; or (N, K) where NK, by a warp a column. Unless `whole` is null, it gets W in rows of `pitch`
-// elements, whole lines of 128 bytes, with zeros behind its own.
-template <typename T, bool ALIGNED, bool NK>
-__global__ void __launch_bounds__(256)
-    column_sums(const T* __restrict__ W, float* __restrict__ sums, T* __restrict__ whole, long long K, long long N, long long pitch) {
-    wait_for_previous_launch();
-    constexpr int SIZE = Vector<T>::SIZE, COLUMNS = 8 * SIZE;
+// W (K, N), LANES vectors of columns; or (N, K) where NK, a column by a warp. Unless `whole` is null, it gets W in rows of `pitch` elements,
+// whole lines of 128 bytes, with zeros behind its own.
+template <typename T, bool ALIGNED, bool NK, int LANES>
+__device__ __forceinline__ void sum_columns(const T* W, float* sums, T* whole, long long K, long long N, long long pitch) {
+    constexpr int SIZE = Vector<T>::SIZE, COLUMNS = LANES * SIZE, ROWS = 256 / LANES;
+    constexpr int AT_ONCE = 8;  // vectors that a thread has on their way
     if constexpr (NK) {
         long long n = blockIdx.x * 8LL + threadIdx.x / 32;
         if (n >= N) return;
@@ -84,43 +85,119 @@ __global__ void __launch_bounds__(256)
         total = lane_sum<32>(total);
         if (threadIdx.x % 32 == 0) sums[n] = total;
     } else {
-        __shared__ float parts[32][COLUMNS + 1];
-        int lane = threadIdx.x % 8, row0 = threadIdx.x / 8;
+        __shared__ float parts[8][COLUMNS];  // of each warp
+        int lane = threadIdx.x % LANES;
         long long n = blockIdx.x * static_cast<long long>(COLUMNS) + lane * SIZE;
         int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
         float total[SIZE] = {};
-#pragma unroll 4
-        for (long long row = row0; row < K; row += 32) {
-            auto v = load_part<ALIGNED>(W + row * N + n, count);
+        for (long long first = threadIdx.x / LANES; first < K; first += AT_ONCE * ROWS) {
+            Vector<T> v[AT_ONCE];
 #pragma unroll
-            for (int e = 0; e < SIZE; ++e) total[e] += element(v, e);
-            if (whole) store_part<true>(whole + row * pitch + n, v, static_cast<int>(pitch - n));  // all of it has a lane
+            for (int i = 0; i < AT_ONCE; ++i) v[i] = load_part<ALIGNED>(W + (first + i * ROWS) * N + n, first + i * ROWS < K ? count : 0);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+#pragma unroll
+                for (int e = 0; e < SIZE; ++e) total[e] += element(v[i], e);
+                if (whole && first + i * ROWS < K)  // all of it has a lane
+                    store_part<true>(whole + (first + i * ROWS) * pitch + n, v[i], static_cast<int>(pitch - n));
+            }
         }
 #pragma unroll
-        for (int e = 0; e < SIZE; ++e) parts[row0][lane * SIZE + e] = total[e];
+        for (int e = 0; e < SIZE; ++e) {
+            float sum = lane_sum<32 / LANES, LANES>(total[e]);
+            if (threadIdx.x % 32 < LANES) parts[threadIdx.x / 32][lane * SIZE + e] = sum;
+        }
         __syncthreads();
         long long own = blockIdx.x * static_cast<long long>(COLUMNS) + threadIdx.x;
         if (threadIdx.x >= COLUMNS || own >= N) return;
         float sum = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 32; ++i) sum += parts[i][threadIdx.x];
+        for (int i = 0; i < 8; ++i) sum += parts[i][threadIdx.x];
         sums[own] = sum;
     }
 }
 
-// All of z, as one long array.
+// The first blocks, `across` of them, have columns, which take longer; the others have rows, each of WARPS warps.
+template <typename T, bool X_ALIGNED, bool W_ALIGNED, bool NK, int LANES, int WARPS>
+__global__ void __launch_bounds__(256)
+    statistics(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ n, float* __restrict__ rstd, float* __restrict__ sums,
+               T* __restrict__ whole, long long M, long long K, long long N, long long pitch_n, long long pitch_W, long long across) {
+    if (blockIdx.x < across) {
+        sum_columns<T, W_ALIGNED, NK, LANES>(W, sums, whole, K, N, pitch_W);
+    } else {
+        long long m = (blockIdx.x - across) * (8 / WARPS) + threadIdx.x / (WARPS * 32);
+        if (m < M) normalise<T, X_ALIGNED, WARPS>(x + m * K, n + m * pitch_n, rstd + m, K, pitch_n);
+    }
+}
+
+// z, and y of it as it is stored.
 template <typename T, Activation ACT>
-__global__ void __launch_bounds__(256) activated(const T* __restrict__ z, T* __restrict__ y, long long total) {
-    wait_for_previous_launch();
-    constexpr int SIZE = Vector<T>::SIZE;
-    long long begin = (blockIdx.x * 256LL + threadIdx.x) * SIZE;
-    if (begin >= total) return;
-    int count = static_cast<int>(min(total - begin, static_cast<long long>(SIZE)));
-    auto v = count == SIZE ? load_part<true>(z + begin, SIZE) : load_part<false>(z + begin, count);
+struct Activated : Biased<T> {
+    const T* z;
+    T* y;
+
+    __device__ __forceinline__ Activated(const T* b, const T* z, T* y) : Biased<T>(b, z, y), z(z), y(y) {}
+    static __device__ __forceinline__ T of(T z) { return from_float<T>(activate<ACT>(to_float(z))); }
+    template <bool WHOLE>
+    __device__ __forceinline__ void store(T* to, Vector<T> v, int count) const {
+        store_part<WHOLE>(to, v, count);
 #pragma unroll
-    for (int e = 0; e < SIZE; ++e) v.at[e] = from_float<T>(activate<ACT>(element(v, e)));
-    if (count == SIZE) store_part<true>(y + begin, v, SIZE);
-    else store_part<false>(y + begin, v, count);
+        for (int e = 0; e < Vector<T>::SIZE; ++e) v.at[e] = of(v.at[e]);
+        store_part<WHOLE>(y + (to - z), v, count);
+    }
+    __device__ __forceinline__ void store(Pair<T>* to, Pair<T> v) const {
+        *to = v;
+        *reinterpret_cast<Pair<T>*>(y + (reinterpret_cast<const T*>(to) - z)) = {of(v.at[0]), of(v.at[1])};
+    }
+    __device__ __forceinline__ void store(T* to, T v) const { *to = v, y[to - z] = of(v); }
+};
+
+// The same of a sum of x @ W with the statistics of a tile, which are in shared memory once it is made.
+template <typename T, Activation ACT>
+struct NormedActivated : Activated<T, ACT> {
+    struct Column {
+        const float* sum;
+        float bias;
+    };
+    const float *mean, *rstd, *column_sum;  // of row m and column n
+
+    __device__ __forceinline__ NormedActivated(const T* b, const T* z, T* y, const float* mean, const float* rstd, const float* column_sum)
+        : Activated<T, ACT>(b, z, y), mean(mean), rstd(rstd), column_sum(column_sum) {}
+    __device__ __forceinline__ float2 row(long long m) const { return {mean[m], rstd[m]}; }
+    __device__ __forceinline__ Column column(long long n) const { return {column_sum + n, to_float(this->b[n])}; }
+    __device__ __forceinline__ float operator()(float2 row, Column column, const float (&v)[1]) const {
+        return (v[0] - row.x * *column.sum) * row.y + column.bias;
+    }
+};
+
+// The blocks that have the same rows share the making of their n. Rows of x and W are whole vectors.
+template <typename T, Activation ACT, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    kept_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ z, T* __restrict__ y,
+                  T* __restrict__ n, float* __restrict__ rstd, float* __restrict__ colsum, long long M, long long K, long long N) {
+    static_assert(!SIMT && ALIGNED, "of 16 bits, whole vectors");
+    constexpr int SIZE = Vector<T>::SIZE;
+    extern __shared__ __align__(128) unsigned char memory[];  // slabs and sums of the warps, and the statistics behind them
+    long long m0, n0;
+    block_origin(M, N, BM, BN, m0, n0);
+    using Tile = CountingWarp<T, NK, false, BM, BN, WARPS>;
+    Tile tile(reinterpret_cast<float*>(memory + WARPS * few_rows::WARP_BYTES<Tile, BM, BN, STAGES>), K);
+    NormedActivated<T, ACT> f(b, z, y, tile.row_mean - m0, tile.row_rstd - m0, tile.column_sum - n0);
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1>(tile, x, W, z, M, K, N, f, [&] { tile.begin(x, m0, M); }, [&] { tile.finish(); });
+    int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))), vectors = static_cast<int>(K / SIZE);
+    int across = static_cast<int>((N + BN - 1) / BN), own = static_cast<int>(n0 / BN);
+    if (m0 == 0)
+        for (int i = threadIdx.x; i < BN && n0 + i < N; i += WARPS * 32) colsum[n0 + i] = tile.column_sum[i];
+    if (n0 == 0)
+        for (int i = threadIdx.x; i < rows; i += WARPS * 32) rstd[m0 + i] = tile.row_rstd[i];
+    for (int i = own * WARPS * 32 + threadIdx.x; i < rows * vectors; i += across * WARPS * 32) {
+        int row = i / vectors;
+        long long at = (m0 + row) * K + i % vectors * SIZE;
+        auto v = load_part<true>(x + at, SIZE);
+#pragma unroll
+        for (int e = 0; e < SIZE; ++e) v.at[e] = from_float<T>((element(v, e) - tile.row_mean[row]) * tile.row_rstd[row]);
+        store_part<true>(n + at, v, SIZE);
+    }
 }
 
 // ---- backward -----------------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def gradient(case, r, x, W, b, dy):
 
         dx = (dn - mean(dn) - n * mean(dn * n)) / sqrt(var(x) + eps)        dW = nᵀ @ dz        db = sum of dz over the rows
 
-    Points: those of the formula, `dz`, `dn`, `moments` where mean and deviation are kept in the storage dtype for dx, as Torch does
+    Points: those of the formula but `half_sums`, `dz`, `dn`, `moments` where mean and deviation are kept in the storage dtype for dx, as Torch does
     on a CPU, and `normed` where dx is taken from n as it was stored."""
     K, transposed = case.sizes["K"], case.options["w_layout"] == "nk"
     mean, deviation, rstd = _shifted(case, r, x)
@@ -153,7 +153,7 @@ def gradient(case, r, x, W, b, dy):
     hat = r.narrow("normed", r.compute(r.compute(x - r.narrow("moments", mean)) * kept))
     normed = r.round("layernorm", deviation * rstd)
     upright = W.T if transposed else W
-    z = linear(case, normed, upright, b, r)
+    z = linear(case, normed, upright, b, r, lambda product: r.one_pass("one_pass", product, x, upright, rstd))
     dz = r.round("dz", pulled_back(case.options["activation"], z, dy, r))
     dn, dW, db = linear_gradients(case, r, normed, W, dz)
     dn = r.round("dn", dn)

@@ -123,7 +123,7 @@ def _forward_call(file, case, device, bias):
         return at_once
 
     of_x, of_W = (c and c[0].returning({1: c[1]}, absent=(2,)) for c in copies)
-    linear = first.returning({3: (M, PARTS * N)}, (M, K, PARTS * N), absent=absent)
+    linear = first.returning({3: (M, PARTS * N)}, (M, K, PARTS * N), absent=(*absent, 4))
     gated = gate[0].returning({1: (M, N)})
 
     def forward(x, W, *b):

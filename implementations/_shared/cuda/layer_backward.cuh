@@ -1,6 +1,6 @@
 // The products of a layer's backward modes, z = x @ W + b: forward
 //
-//   linear_…            a tile of z.
+//   linear_…            a tile of z, and with it what the epilogue F makes of it.
 //
 // and backward, given dz (pulled.cuh), in which F says what is made of dn = dz @ Wᵀ, StoredGradient or a kernel's own:
 //
@@ -13,15 +13,16 @@
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.
 #pragma once
 #include "_shared/cuda/hopper/linear_gradients.cuh"
+#include "_shared/cuda/hopper/matmul_split.cuh"
 #include "_shared/cuda/matmul_few_rows.cuh"
 #include "_shared/cuda/weights.cuh"
 
-// z; b may be null.
+// z; b may be null. F of `linear` is made of b, z, and y, which may be null, too.
 template <typename T>
 struct Biased : Epilogue {
     const T* __restrict__ b;
 
-    __device__ __forceinline__ explicit Biased(const T* b) : b(b) {}
+    __device__ __forceinline__ Biased(const T* b, const T*, T*) : b(b) {}
     __device__ __forceinline__ float column(long long n) const { return b ? to_float(b[n]) : 0.0f; }
     __device__ __forceinline__ float operator()(None, float column, const float (&v)[1]) const { return v[0] + column; }
 };
@@ -43,11 +44,11 @@ __device__ __forceinline__ void sum_bias(const float* parts, T* db, long long N,
 // In all but the launches of both products, x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result. In IEEE float32
 // ALIGNED says that rows of all operands, and of n, are whole vectors, with zeros behind the last element.
 
-template <bool ALIGNED, bool NK, int BM, int BN>
+template <typename F, bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
-    linear_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
-                long long M, long long K, long long N) {
-    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Biased<float>(b));
+    linear_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ z,
+                float* __restrict__ y, long long M, long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, z, M, K, N, F(b, z, y));
 }
 template <typename F, bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
@@ -58,11 +59,11 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIG
     matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, ALIGNED ? filled_up<float>(N) : N, across));
 }
 
-template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+template <typename T, typename F, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
-    linear_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M,
-                  long long K, long long N) {
-    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Biased<T>(b));
+    linear_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ z, T* __restrict__ y,
+                  long long M, long long K, long long N) {
+    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, z, M, K, N, F(b, z, y));
 }
 template <typename T, typename F, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
@@ -137,11 +138,11 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
 
 #if __CUDA_ARCH__ >= 900
 // By the blocks of a cluster, which share the K of a tile.
-template <bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+template <typename F, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
-    linear_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
-                      long long M, long long K, long long N) {
-    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Biased<float>(b));
+    linear_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ z,
+                      float* __restrict__ y, long long M, long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, z, M, K, N, F(b, z, y));
 }
 template <typename F, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
@@ -152,11 +153,11 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM,
     matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, ALIGNED ? filled_up<float>(N) : N, across));
 }
 
-template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+template <typename T, typename F, bool NK, int BM, int BN, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     linear_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
-                     T* __restrict__ y, long long M, long long K, long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Biased<T>(b));
+                     T* __restrict__ z, T* __restrict__ y, long long M, long long K, long long N) {
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, z, M, K, N, F(b, z, y));
 }
 template <typename T, typename F, bool NK, int BM, int BN, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
@@ -165,6 +166,14 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
                      T* __restrict__ db, T* __restrict__ y, long long M, long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
     matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+}
+
+// z where it has few tiles: the blocks of a cluster share K (hopper/matmul_split.cuh).
+template <typename T, typename F, bool NK, int BM, int BN, int STAGES, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    linear_split(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ z,
+                 T* __restrict__ y, long long M, long long K, long long N) {
+    matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, z, M, K, N, F(b, z, y));
 }
 
 // Both, with K the columns of x, N those of dz; n has rows of `pitch` elements.

@@ -6,7 +6,7 @@ Hopper's warpgroups, `few` rows in one launch, or `apart`. The tunables are thos
 
 from dataclasses import replace
 
-from implementations._shared.cuda import linear_gradients, matmul, matmul_choice
+from implementations._shared.cuda import linear_gradients, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, shared_memory
 
@@ -104,13 +104,18 @@ def _few_config(config):
     return of_launch("few", config) | {"KERNEL": "few_rows", "CLUSTER": 1}
 
 
-def linear(file, case, device):
-    """`linear_…` of `file`: x, W, b or none, z."""
+def linear(file, case, device, made_of=None):
+    """`linear_…` of `file`: x, W, b or none, z, and what the epilogue `made_of` makes of it or none."""
     own, dtype = whole_rows(case, device), case.dtype
     # rows that are longer than what is in them are known to tensor maps, and to the float32 units
     tiles = INPUTS_TILES if own is case or is_ieee(case) else matmul.WARPGROUP_TILES
     chosen, operands = matmul_choice.config(own, device, tiles), (matmul.operand(case),) * 2
-    return matmul.launch(file, "linear", own, device, chosen, dtypes=(*operands, dtype, dtype))
+    arguments, dtypes = (made_of or f"Biased<{TYPES[dtype]}>",), (*operands, dtype, dtype, dtype)
+    if case.itemsize == 2 and chosen["KERNEL"] == "warpgroup":
+        chosen = matmul_split.or_split(own, chosen, device, columns=matmul_split.WIDE)
+        if chosen["KERNEL"] == "split":
+            return matmul_split.launch(file, "linear", own, matmul_split.of_cluster(chosen), dtypes, arguments)
+    return matmul.launch(file, "linear", own, device, chosen, arguments, dtypes=dtypes)
 
 
 def rows_copy(file, case, device, rows, length, pitch):

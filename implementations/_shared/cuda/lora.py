@@ -33,6 +33,12 @@ DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that 
 WIDE_DOWN = MatmulTile("tensor", 64, 0, 1.0, 4, 1)
 MANY_ROWS = 2048
 DOWN_STAGES = 4
+# Of tiles of few rows that nearly all multiprocessors have: with more stages `up` has no room to ask for W while `down` runs. 1×4096→4096 took an H200
+# 16.1 µs in bfloat16, with four stages 18.0; 8×4096→4096 25.2 and 27.8 in tf32
+STAGES_BESIDE_DOWN = 2
+# Rows up to which W is read so, by bytes of an element: 16×4096→4096 took 16.5 µs in bfloat16, by blocks that share K 19.0, but with 32 rows 17.5 and
+# 16.7; in tf32, whose W is turned for these, 32 rows took 25.8 and 29.9
+FEW_ROWS = {2: 16, 4: 32}
 SIMT_SCHEDULES = "tiles", "strips"
 
 
@@ -90,6 +96,10 @@ def _fastest(case, device):
     own, found, by_warpgroups = product(case), None, multiplies_by_warpgroups(case, device)
     if few := matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES):
         found = few | {"SCHEDULE": "tiles"}
+        if 2 * matmul.blocks(matmul.tile_of(case, few), *case.size("M", "N")) >= multiprocessors(device):
+            found["num_stages"] = min(found["num_stages"], STAGES_BESIDE_DOWN)
+            if case.sizes["M"] <= FEW_ROWS[case.itemsize]:
+                return found
     elif by_warpgroups:
         found = matmul_choice.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
     if case.itemsize == 2 or by_warpgroups:

@@ -1,12 +1,12 @@
 // The backward pass of a linear layer with an adapter. Forward (lora.cuh: down, up) leaves x @ A and, before an activation, z behind:
 //
+//   filled       first, copies of x, W, A and B where their rows are no whole vectors of 16 bytes, with zeros behind them: backward reads whole
+//                vectors alone, and Hopper's warpgroups, too. x @ A is as `down` leaves it.
 //   activated    y = act(z), as z is stored.
 //
-// Backward, two launches; one more where many rows have an activation, one more where rows are no whole vectors of 16 bytes, and two more
+// Backward, two launches; one more where many rows have an activation, one more where rows of dy are no whole vectors (`filled`), and two more
 // where warpgroups multiply:
 //
-//   filled       copies of the matrices whose rows are no whole vectors, with zeros behind them: all others read whole vectors alone.
-//                x @ A is as `down` leaves it.
 //   few          dxa = scale * dz @ Bᵀ (M, R) of few rows, a block for a row and four of R; dz = dy * act'(z) on the way.
 //   pulled       dz of many rows, filled up; then
 //   low          dxa, a tile of rows a block, or a cluster that shares N.
@@ -71,16 +71,17 @@ __global__ void __launch_bounds__(256)
 
 // ---- rows of whole vectors ------------------------------------------------------------------------------------------------
 
-// By all blocks: `from` (rows, width) to `to`, whose rows are filled up with zeros, unless that is null.
+// By all blocks: `from` (rows, width) to `to`, whose rows are filled up with zeros, and of which there are `all`, unless that is null.
 template <typename T>
-__device__ __forceinline__ void fill_up(const T* from, T* to, long long rows, long long width) {
+__device__ __forceinline__ void fill_up(const T* from, T* to, long long rows, long long width, long long all) {
     if (!to) return;
     constexpr int SIZE = Vector<T>::SIZE;
     long long vectors = filled_up<T>(width) / SIZE;
 #pragma unroll 2
-    for (long long i = blockIdx.x * 256LL + threadIdx.x; i < rows * vectors; i += gridDim.x * 256LL) {
+    for (long long i = blockIdx.x * 256LL + threadIdx.x; i < all * vectors; i += gridDim.x * 256LL) {
         long long row = i / vectors, column = i % vectors * SIZE;
-        store_vector(to + i * SIZE, load_part<false>(from + row * width + column, static_cast<int>(min(width - column, static_cast<long long>(SIZE)))));
+        int count = row < rows ? static_cast<int>(min(width - column, static_cast<long long>(SIZE))) : 0;
+        store_vector(to + i * SIZE, load_part<false>(from + row * width + column, count));
     }
 }
 
@@ -91,11 +92,11 @@ __global__ void __launch_bounds__(256)
            T* __restrict__ of_dz, T* __restrict__ of_x, T* __restrict__ of_W, T* __restrict__ of_A, T* __restrict__ of_B, long long M,
            long long K, long long N, long long R) {
     wait_for_previous_launch();
-    fill_up(W, of_W, NK ? N : K, NK ? K : N);
-    fill_up(dz, of_dz, M, N);
-    fill_up(x, of_x, M, K);
-    fill_up(A, of_A, K, R);
-    fill_up(B, of_B, R, N);
+    fill_up(W, of_W, NK ? N : K, NK ? K : N, NK ? N : K);
+    fill_up(dz, of_dz, M, N, M);
+    fill_up(x, of_x, M, K, M);
+    fill_up(A, of_A, K, R, filled_up<T>(K));  // with as many rows as x has columns
+    fill_up(B, of_B, R, N, R);
 }
 
 // ---- dxa ----------------------------------------------------------------------------------------------------------------

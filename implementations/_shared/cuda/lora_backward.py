@@ -3,14 +3,14 @@
 `case` is one layer, as in lora.py. The tunables: KERNEL, what multiplies (`tensor` or, IEEE float32, `simt`: one launch of all
 products; `warpgroup` or, IEEE float32, `apart`: one of each; `whole`: one launch of everything, of few rows), and the tiles of the two large
 products, dx and dW. `whole` has one tile, and takes dx_num_stages alone. Matrices whose rows are no whole vectors of 16 bytes are copied
-first (`filled`).
+by the forward pass, dy by the backward pass (`filled`).
 """
 
 import itertools
 import math
 from dataclasses import replace
 
-from implementations._shared.cuda import lora, matmul, matmul_choice
+from implementations._shared.cuda import lora, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed, too_large
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
@@ -135,14 +135,22 @@ def is_few(case):
 
 
 def filled_shapes(case):
-    """What `filled` makes: place among its tensors → shape, of dz where that is dy, x, W, A and B."""
+    """What `filled` makes of x, W, A and B in the forward pass: place among its tensors → shape."""
     M, K, N, R = case.size("M", "K", "N", "R")
     of_K, of_N, of_R = (filled(case).sizes[name] for name in ("K", "N", "R"))
-    nk, linear = case.options["w_layout"] == "nk", case.options["activation"] == "none"
+    nk = case.options["w_layout"] == "nk"
     of_W = (nk and of_K != K) or (not nk and of_N != N)
-    wanted = of_N != N and linear, of_K != K, of_W, of_R != R, of_N != N
-    shapes = (M, of_N), (M, of_K), (N, of_K) if nk else (K, of_N), (K, of_R), (R, of_N)
-    return {place: shape for place, (shape, is_wanted) in enumerate(zip(shapes, wanted, strict=True), 5) if is_wanted}
+    # A has a row for each column of x
+    wanted = of_K != K, of_W, of_R != R or of_K != K, of_N != N
+    shapes = (M, of_K), (N, of_K) if nk else (K, of_N), (of_K, of_R), (R, of_N)
+    return {place: shape for place, (shape, is_wanted) in enumerate(zip(shapes, wanted, strict=True), 6) if is_wanted}
+
+
+def filled_dz(case):
+    """The same in the backward pass, of dz where that is dy."""
+    of_N = filled(case).sizes["N"]
+    is_wanted = case.options["activation"] == "none" and of_N != case.sizes["N"]
+    return {5: (case.sizes["M"], of_N)} if is_wanted else {}
 
 
 def _pulls(case, whole):
@@ -153,10 +161,10 @@ def _pulls(case, whole):
 
 
 def launches(file, case, device, config, follows=False):
-    """`filled` where rows are no whole vectors, `pulled` where there is an activation and `few` does not do it; then `few`, or `low`, and
+    """`filled` where rows of dy are no whole vectors, `pulled` where there is an activation and `few` does not do it; then `few`, or `low`, and
     `products`, or dx, dW and `narrow`; or `whole`. `file` includes lora_backward.cuh. The first may begin while what it `follows` ends."""
     whole = config["KERNEL"] == "whole"
-    first = [_filled(file, case, device)] if filled_shapes(case) else []
+    first = [_filled(file, case, device, dz)] if (dz := filled_dz(case)) else []
     first += [_elementwise(file, "pulled", case)] if _pulls(case, whole) else []
     if whole:
         found = in_turn(*first, _whole(file, case, device, config))
@@ -166,10 +174,10 @@ def launches(file, case, device, config, follows=False):
     return (replace(found[0], overlaps=follows), *found[1:])
 
 
-def _filled(file, case, device):
+def _filled(file, case, device, shapes):
     """The launch of the copies."""
     program = instance(file, "filled", TYPES[case.dtype], case.options["w_layout"] == "nk")
-    vectors = max(math.prod(shape) for shape in filled_shapes(case).values()) * case.itemsize // 16
+    vectors = max(math.prod(shape) for shape in shapes.values()) * case.itemsize // 16
     grid = max(1, min(-(-vectors // THREADS), 8 * multiprocessors(device)))
     return Launch(program, grid, THREADS, dtypes=(case.dtype,) * 10)
 
@@ -309,28 +317,53 @@ def _narrow(file, case, device):
 
 
 def kept_launches(file, case, device):
-    """The forward pass of backward modes: `down`, `up` to z and, where there is an activation, `activated`."""
-    straight = _straight(case)
-    found = lora.launches(file, straight, "two_launches", device, lora.config(straight, "two_launches", device))
-    return found if case.options["activation"] == "none" else (*found, _elementwise(file, "activated", case))
+    """The forward pass of backward modes: `filled` where rows are no whole vectors, `down`, `up` to z and, where there is an activation,
+    `activated`."""
+    shapes, straight = filled_shapes(case), replace(case, options={**case.options, "activation": "none"})
+    own = lora.config(straight, "two_launches", device)
+    if _reads_filled(case, device):
+        straight, own = filled(straight), _filled_config(filled(straight), device)
+    found = lora.launches(file, straight, "two_launches", device, own)
+    first = (_filled(file, case, device, shapes),) if shapes else ()
+    last = () if case.options["activation"] == "none" else (_elementwise(file, "activated", case),)
+    return *first, *found, *last
 
 
-def _straight(case):
-    """The case of z, without an activation."""
-    return replace(case, options={**case.options, "activation": "none"})
+def _reads_filled(case, device):
+    """Whether the forward pass reads what `filled` has made, by warpgroups, whose tensor maps know how long rows are."""
+    return case.itemsize == 2 and filled(case) != case and lora.multiplies_by_warpgroups(filled(case), device)
+
+
+def _filled_config(case, device):
+    """The tunables of `up` then."""
+    whole = matmul_choice.config(case, device, lora.up_tiles(case), schedules=matmul.SCHEDULES)
+    return prefixed("up", matmul_split.or_split(case, whole, device, columns=matmul_split.WIDE))
 
 
 def build(file, case, device, config, follows=False):
     """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB.
     `follows`: behind the launches of another layer."""
-    M, N = case.size("M", "N")
-    down, up, *activated = kept_launches(file, case, device)
-    layer = lora.in_two_launches(case, down, up, keeps=True)
+    (M, N), shapes = case.size("M", "N"), filled_shapes(case)
+    described = list(kept_launches(file, case, device))
+    fill = _bound_filled(described.pop(0), case, shapes) if shapes else None
+    down, up, *activated = described
+    read = _reads_filled(case, device)
+    layer = lora.in_two_launches(
+        replace(case, sizes={**filled(case).sizes, "N": N}) if read else case, down, up, keeps=True
+    )
     activated = [launch.returning({1: (M, N)}, (M * N,)) for launch in activated]
     gradients = _bound(case, launches(file, case, device, config, follows), config["KERNEL"] == "whole")
 
     def forward(x, scale, W, b, A, B):
+        given = x, W, A, B
+        if fill:
+            made = fill(*(given[place - 6] for place in shapes))
+            found = dict(zip(shapes, made if len(shapes) > 1 else (made,), strict=True))
+            given = [found.get(place, own) for place, own in enumerate(given, 6)]
+        if read:
+            x, W, A, B = given
         z, xa = layer(x, scale, W, b, A, B)
+        x, W, A, B = given
         if not activated:
             return z, (x, scale, W, A, B, xa)
         return activated[0](z), (x, scale, W, A, B, xa, z)
@@ -342,19 +375,21 @@ def build(file, case, device, config, follows=False):
     return forward, backward
 
 
+def _bound_filled(launch, case, shapes):
+    """A function of the matrices that are filled up, which returns their copies."""
+    others = [place for place in range(5, 10) if place not in shapes]
+    absent = [*others, *(place - 5 for place in others)]
+    return launch.returning(shapes, case.size("M", "K", "N", "R"), absent=absent)
+
+
 def _bound(case, described, whole):
     """A function of dy, x, scale, W, A, B, x @ A and, where there is an activation, z: → dx, dW, dA, dB, db."""
     sizes = M, K, N, R = case.size("M", "K", "N", "R")
     linear, nk = case.options["activation"] == "none", case.options["w_layout"] == "nk"
-    adapter, of_W, shapes, steps = (
-        ((K, R), (R, N), (N,)),
-        (N, K) if nk else (K, N),
-        filled_shapes(case),
-        list(described),
-    )
+    adapter, of_W, steps = ((K, R), (R, N), (N,)), (N, K) if nk else (K, N), list(described)
     of_dz, of_dxa = (M, filled_up(case, N)), (M, filled_up(case, R))
-    absent = [place for place in range(5, 10) if place not in shapes]
-    fill = steps.pop(0).returning(shapes, sizes, absent=absent) if shapes else None
+    shapes = filled_dz(case)
+    fill = _bound_filled(steps.pop(0), case, shapes) if shapes else None
     pulled = steps.pop(0).returning({2: of_dz}, (M, N)) if _pulls(case, whole) else None
     with_slopes = not (linear or pulled)  # `few` makes dz
     if whole:
@@ -382,10 +417,7 @@ def _bound(case, described, whole):
         narrow = narrow.returning(dict(enumerate(adapter, 5)), sizes)
 
     def call(dy, x, scale, W, A, B, xa, z=None):
-        if fill:
-            made = fill(dy, x, W, A, B)
-            found = dict(zip(shapes, made if len(shapes) > 1 else (made,), strict=True))
-            dy, x, W, A, B = (found.get(place, own) for place, own in enumerate((dy, x, W, A, B), 5))
+        dy = fill(dy) if fill else dy
         dz, *dxa = small(pulled(z, dy) if pulled else dy, scale, B, z)
         if whole:
             return large(dz, W, x, A, B, xa, scale)

@@ -304,9 +304,12 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
 #pragma unroll
         for (int e = 0; e < 2; ++e) pair.at[e] = from_float<T>(f(of_row, of_columns[e], v[e]));
         T* to = y + (m0 + row) * N + n;
-        if ((sizeof(T) == 2 && EVEN) || N % 2 == 0) *reinterpret_cast<Pair<T>*>(to) = pair;
-        else if (n + 1 < N) to[0] = pair.at[0], to[1] = pair.at[1];
-        else to[0] = pair.at[0];
+        if ((sizeof(T) == 2 && EVEN) || N % 2 == 0) {
+            f.store(reinterpret_cast<Pair<T>*>(to), pair);
+        } else {
+            f.store(to, pair.at[0]);
+            if (n + 1 < N) f.store(to + 1, pair.at[1]);
+        }
     }
 }
 

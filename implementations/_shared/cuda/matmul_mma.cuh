@@ -47,6 +47,15 @@ struct Epilogue {
     __device__ __forceinline__ void add(float (&)[ROWS][COLUMNS], RowOf, ColumnOf) {}
     template <int SPLIT>
     __device__ __forceinline__ void merge() {}
+    // Stores results in their place: a vector, of which `count` elements are inside of y, or an element or a pair.
+    template <bool WHOLE, typename T>
+    __device__ __forceinline__ void store(T* to, const Vector<T>& v, int count) const {
+        store_part<WHOLE>(to, v, count);
+    }
+    template <typename V>
+    __device__ __forceinline__ void store(V* to, const V& v) const {
+        *to = v;
+    }
 };
 
 // The sums as they are.
@@ -338,7 +347,7 @@ struct TensorTile {
             int row = i / (COLUMNS / SIZE), column = i % (COLUMNS / SIZE) * SIZE;
             if (row >= rows) break;
             auto v = *reinterpret_cast<const Vector<T>*>(out + row * OUT_PITCH + column);
-            store_part<ALIGNED>(y + (m0 + row) * N + n0 + column, v, columns - column);
+            f.template store<ALIGNED>(y + (m0 + row) * N + n0 + column, v, columns - column);
         }
     }
 };

@@ -360,8 +360,8 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
                 for (int p = 0; p < PARTS; ++p) v[p] = c[i][(h + p * (ACROSS / PARTS)) * 4 + j];
                 out.at[j] = f(of_row, of_column[j], v);
             }
-            if (whole) store_part<true>(y + m * N + n0 + at, out, count);
-            else store_part<false>(y + m * N + n0 + at, out, count);
+            if (whole) f.template store<true>(y + m * N + n0 + at, out, count);
+            else f.template store<false>(y + m * N + n0 + at, out, count);
         }
     }
 }

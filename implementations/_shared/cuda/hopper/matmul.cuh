@@ -125,14 +125,14 @@ struct WarpgroupTile {
                 for (int i = 0; i < 16; i += 32 / LANES) {
                     int row = i + lane / LANES, column = lane % LANES * SIZE;
                     auto v = *reinterpret_cast<const Vector<T>*>(out + row * PITCH + column);
-                    if (row < inside) store_part<true>(y + row * N + from + column, v, width - from - column);
+                    if (row < inside) f.template store<true>(y + row * N + from + column, v, width - from - column);
                 }
             } else {
 #pragma unroll 4
                 for (int row = 0; row < inside; ++row)
 #pragma unroll
                     for (int column = lane; column < PIECE; column += 32)
-                        if (from + column < width) y[row * N + from + column] = out[row * PITCH + column];
+                        if (from + column < width) f.store(y + row * N + from + column, out[row * PITCH + column]);
             }
         };
 #pragma unroll 1

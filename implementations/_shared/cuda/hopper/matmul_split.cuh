@@ -111,10 +111,10 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
             T* to = y + (m + h * 8) * N + n + j * 8;
             if (m + h * 8 >= M || n + j * 8 >= N) continue;
             if (!ANY_N || N % 2 == 0) {
-                *reinterpret_cast<Pair<T>*>(to) = pair;
+                f.store(reinterpret_cast<Pair<T>*>(to), pair);
             } else {
-                to[0] = pair.at[0];
-                if (n + j * 8 + 1 < N) to[1] = pair.at[1];
+                f.store(to, pair.at[0]);
+                if (n + j * 8 + 1 < N) f.store(to + 1, pair.at[1]);
             }
         }
 }

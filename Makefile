@@ -3,12 +3,13 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help bench parity list asv test mutants lint install clean
+.PHONY: help bench parity list asv test thorough mutants lint install clean
 
 ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
+thorough: TIER := --thorough
 # Without a GPU two processes run the tests. One begins with the slowest files, the other with the rest; each file is run by the one that
 # comes to it first, so that both end at about the same time.
 SLOWEST := $(addprefix tests/test_,parity.py ahead_of_time.py readme.py command_line.py isolation.py asv.py contributing.py)
@@ -38,21 +39,23 @@ asv: $(STAMP) ## track figures over the history: make asv ARGS="kernel=softmax i
 	@$(BIN)/fusebench asv $(ARGS)
 
 test: $(STAMP) ## run the tests: make test ARGS="-k lola"
+thorough: $(STAMP) ## run the tests that make test leaves out without a GPU
+test thorough:
 ifneq ($(strip $(ARGS)),)
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) $(TIER) $(ARGS)
 else
-	@if nvidia-smi >/dev/null 2>&1; then exec $(PYTEST); fi # a card is for one at a time
+	@if nvidia-smi >/dev/null 2>&1; then exec $(PYTEST) $(TIER); fi # a card is for one at a time
 	# each command that a test runs imports the kernels anew, also where PYTHONDONTWRITEBYTECODE is set
 	$(BIN)/python -m compileall -q fusebench implementations
 	claims=$$(mktemp -d)
 	export FUSEBENCH_TEST_CLAIMS="$$claims"
 	# NumPy's products here are small: by several threads beside another process one took 2 ms, by one thread 0.06
 	export OPENBLAS_NUM_THREADS=1
-	$(PYTEST) -o cache_dir=.pytest_cache/slowest $(SLOWEST) $(OTHERS) >"$$claims.log" 2>&1 &
+	$(PYTEST) $(TIER) -o cache_dir=.pytest_cache/slowest $(SLOWEST) $(OTHERS) >"$$claims.log" 2>&1 &
 	slowest=$$!
 	trap 'kill $$slowest 2>/dev/null || true; rm -rf "$$claims" "$$claims.log"' EXIT
 	failed=0
-	$(PYTEST) $(OTHERS) $(SLOWEST) || failed=1
+	$(PYTEST) $(TIER) $(OTHERS) $(SLOWEST) || failed=1
 	echo 'waiting for the other process, which began with the slowest files'
 	wait $$slowest || failed=1
 	cat "$$claims.log"

@@ -31,8 +31,17 @@ CLAIMS = os.environ.pop("FUSEBENCH_TEST_CLAIMS", None)  # of this process alone:
 CORES = sorted(os.sched_getaffinity(0))  # of both processes of `make test`
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="without a GPU: run what is left out otherwise, and nothing else (turns.py)",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skips elsewhere")
+    config.addinivalue_line("markers", "thorough: without a GPU left out, but with --thorough")
     if CLAIMS is not None:
         _keep_to_a_half()
     os.environ.pop("COLUMNS", None)
@@ -65,7 +74,12 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
         discovery.use_roots([discovery.HOME])
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if DEVICE == "cpu":
+        thorough = config.getoption("thorough")
+        others = [item for item in items if (item.get_closest_marker("thorough") is not None) != thorough]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     for item in items:
         if item.get_closest_marker("gpu") and DEVICE == "cpu":
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

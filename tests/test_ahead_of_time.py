@@ -17,6 +17,7 @@ import expected
 import pytest
 from conftest import DEVICE
 from delays import delayed_sources
+from turns import in_turns
 
 from fusebench import discovery
 from fusebench.backends.cuda import SHARED
@@ -99,7 +100,7 @@ def unlike():
     return of
 
 
-@pytest.mark.parametrize(("name", "variant", "arch"), on_archs(with_backward("triton")))
+@pytest.mark.parametrize(("name", "variant", "arch"), in_turns(on_archs(with_backward("triton"))))
 def test_triton_compiles_backward(unlike, name, variant, arch):
     module = importlib.import_module(f"implementations.{name}.triton")
     cases = list(KERNELS[name].mathematics.cases)
@@ -127,7 +128,7 @@ def test_lora_of_few_rows_is_one_launch_backward_in_triton(M, R, launches):
 
 
 @pytest.mark.parametrize("arch", [90])
-@pytest.mark.parametrize("name", [k for k in KERNELS if "triton" in KERNELS[k].implementations])
+@pytest.mark.parametrize("name", in_turns(k for k in KERNELS if "triton" in KERNELS[k].implementations))
 def test_triton_compiles(unlike, name, arch):
     module = importlib.import_module(f"implementations.{name}.triton")
     cells = list(cells_of(module, arch))
@@ -190,7 +191,7 @@ def inspected():
 
 
 @pytest.mark.parametrize("arch", [90])
-@pytest.mark.parametrize("name", [k for k in KERNELS if "cuda" in KERNELS[k].implementations])
+@pytest.mark.parametrize("name", in_turns(k for k in KERNELS if "cuda" in KERNELS[k].implementations))
 def test_cuda_compiles(inspected, name, arch):
     pytest.importorskip("cuda.core")
     from fusebench.backends.cuda import compile_cubin
@@ -208,7 +209,7 @@ def test_cuda_compiles(inspected, name, arch):
         assert cubin.code[:4] == b"\x7fELF" and set(cubin.symbols) >= set(names)
 
 
-@pytest.mark.parametrize(("name", "variant", "arch"), on_archs(with_backward("cuda")))
+@pytest.mark.parametrize(("name", "variant", "arch"), in_turns(on_archs(with_backward("cuda"))))
 def test_cuda_compiles_backward_without_spills(name, variant, arch):
     pytest.importorskip("cuda.core")
     from fusebench.backends.cuda import compile_cubin

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import DEVICE
+from turns import in_turns
 
 from fusebench import discovery
 from fusebench.backends import torch as torch_backend
@@ -521,7 +522,7 @@ def test_gradients_of_dots_of_many_vectors_are_right(run_cells, kernels, F, D):
     assert record.status == "ok", record.reason
 
 
-@pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "precision", "config"), CONFIGS)
+@pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "precision", "config"), in_turns(CONFIGS))
 def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, variant, dtype, precision, config):
     """What the emulated device has too few multiprocessors to choose."""
     sizes = dict(sizes)
@@ -610,7 +611,7 @@ GRADIENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "layout", "config"), GRADIENTS)
+@pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "layout", "config"), in_turns(GRADIENTS))
 def test_gradients_of_a_layer_are_right(run_cells, kernels, name, sizes, variant, dtype, layout, config):
     case = make_case(kernels[name], sizes, dtype, options={"w_layout": layout}, mode="backward")
     (record,) = run_cells([Cell(case, "cuda", variant, config=config)])

@@ -260,7 +260,7 @@ def in_turn(kernel, cell, number):
     return (number + list(kernel.implementations[cell.implementation].variants).index(cell.variant)) % 2 == 0
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", in_turns(KERNELS))
 def test_hard_inputs(kernels, run_cells, name):
     kernel = kernels[name]
     cells = []

@@ -320,9 +320,11 @@ def kept_launches(file, case, device):
     """The forward pass of backward modes: `filled` where rows are no whole vectors, `down`, `up` to z and, where there is an activation,
     `activated`."""
     shapes, straight = filled_shapes(case), replace(case, options={**case.options, "activation": "none"})
-    own = lora.config(straight, "two_launches", device)
     if _reads_filled(case, device):
-        straight, own = filled(straight), _filled_config(filled(straight), device)
+        straight = filled(straight)
+        own = _filled_config(straight, device)
+    else:
+        own = lora.config(straight, "two_launches", device)
     found = lora.launches(file, straight, "two_launches", device, own)
     first = (_filled(file, case, device, shapes),) if shapes else ()
     last = () if case.options["activation"] == "none" else (_elementwise(file, "activated", case),)

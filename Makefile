@@ -47,8 +47,6 @@ else
 	@if nvidia-smi >/dev/null 2>&1; then exec $(PYTEST) $(TIER); fi # a card is for one at a time
 	# each command that a test runs imports the kernels anew, also where PYTHONDONTWRITEBYTECODE is set
 	$(BIN)/python -m compileall -q fusebench implementations
-	# else pytest rewrites the assertions of all files in every run, for 10 s
-	unset PYTHONDONTWRITEBYTECODE
 	claims=$$(mktemp -d)
 	export FUSEBENCH_TEST_CLAIMS="$$claims"
 	# NumPy's products here are small: by several threads beside another process one took 2 ms, by one thread 0.06

@@ -55,6 +55,8 @@ def backend(monkeypatch):
 @pytest.fixture
 def bench_of(tmp_path, monkeypatch):
     """A function from a program to a Bench and its answer to `build`, on three sets of x with one w."""
+    # two programs of one length within a second would have the bytecode of the first
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "double").mkdir()
     files = tmp_path / "files"
     files.mkdir()

@@ -77,9 +77,11 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if DEVICE == "cpu":
         thorough = config.getoption("thorough")
-        others = [item for item in items if (item.get_closest_marker("thorough") is not None) != thorough]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
+        found: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            found[(item.get_closest_marker("thorough") is not None) == thorough].append(item)
+        items[:] = found[True]
+        config.hook.pytest_deselected(items=found[False])
     for item in items:
         if item.get_closest_marker("gpu") and DEVICE == "cpu":
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))

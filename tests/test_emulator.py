@@ -522,6 +522,27 @@ def test_gradients_of_dots_of_many_vectors_are_right(run_cells, kernels, F, D):
     assert record.status == "ok", record.reason
 
 
+OF_SUMS = [
+    # rows of blocks whose places are a whole line or not, and what fills no vector; groups of 8 rows, of 1 and of 2
+    ({"M": 300, "N": 205}, "bfloat16", "silu", {"gradient_LANES": 32, "gradient_UNROLL": 1}),
+    ({"M": 301, "N": 40}, "float16", "relu", {"gradient_LANES": 4, "gradient_UNROLL": 3, "gradient_BLOCKS": 2}),
+    ({"M": 131, "N": 70}, "float32", "gelu_tanh", {"gradient_LANES": 16, "gradient_UNROLL": 2}),
+    # blocks that begin at any column, some behind the last; fewer columns than threads, and a single one
+    ({"M": 301, "N": 77}, "bfloat16", "tanh", {"gradient_LANES": 256, "gradient_UNROLL": 2}),
+    ({"M": 37, "N": 1001}, "float32", "none", {"gradient_LANES": 256, "gradient_UNROLL": 1}),
+    ({"M": 4099, "N": 1}, "bfloat16", "sigmoid", {"gradient_LANES": 256, "gradient_UNROLL": 1}),
+    # fewer rows than a group
+    ({"M": 3, "N": 1001}, "bfloat16", "gelu_erf", {"gradient_LANES": 8, "gradient_UNROLL": 4}),
+]
+
+
+@pytest.mark.parametrize(("sizes", "dtype", "activation", "config"), OF_SUMS)
+def test_sums_of_columns_are_right_however_blocks_share_them(run_cells, kernels, sizes, dtype, activation, config):
+    case = make_case(kernels["add_mul_act"], sizes, dtype, options={"activation": activation}, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "default", config=config)])
+    assert record.status == "ok", record.reason
+
+
 @pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "precision", "config"), in_turns(CONFIGS))
 def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, variant, dtype, precision, config):
     """What the emulated device has too few multiprocessors to choose."""
@@ -583,6 +604,10 @@ GRADIENTS = [
     # tiles that are not shared; the second half of dZ begins at no whole vector, and what is behind it is 0
     ("geglu", {"M": 150, "K": 261, "N": 173}, "two_accumulators", "bfloat16", "kn", BOTH | {"both_BLOCK_N": 128, "both_SCHEDULE": "tiles"}),
     ("splacc", {"M": 150, "K": 264, "N": 172}, "two_accumulators", "float16", "nk", BOTH),
+    # blocks that share the depth of a tile of dx, and dW behind them; rows of 803 elements are copied, those of 131 are filled up
+    ("lola", {"M": 130, "K": 136, "N": 803}, "multirow", "bfloat16", "kn", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 128, "dx_CLUSTER": 2, "dx_num_stages": 3}),
+    ("lola", {"M": 150, "K": 131, "N": 803}, "multirow", "float16", "nk", {"dx_BLOCK_M": 128, "dx_BLOCK_N": 128, "dx_CLUSTER": 4, "dx_num_stages": 3}),
+    ("splacc", {"M": 70, "K": 131, "N": 400}, "two_accumulators", "bfloat16", "kn", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 64, "dx_CLUSTER": 4, "dx_num_stages": 3}),
     # few rows: tiles of dx beside those of dW
     ("lola", {"M": 5, "K": 136, "N": 328}, "multirow", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
     ("geglu", {"M": 37, "K": 136, "N": 164}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),
@@ -616,6 +641,14 @@ def test_gradients_of_a_layer_are_right(run_cells, kernels, name, sizes, variant
     case = make_case(kernels[name], sizes, dtype, options={"w_layout": layout}, mode="backward")
     (record,) = run_cells([Cell(case, "cuda", variant, config=config)])
     assert record.status == "ok", record.reason
+
+
+@pytest.mark.parametrize("implementation", ["cuda", "triton"])
+def test_tanh_gelu_of_small_sums_is_as_precise_as_a_tanh(run_cells, kernels, implementation):
+    """A fast exponential is within every element's budget, but not within that of all together."""
+    case = make_case(kernels["add_mul_act"], "odd", options={"activation": "gelu_tanh"})
+    cells = [Cell(case, implementation, "default", inputs="small", seed=seed) for seed in (0, 1, 2)]
+    assert [record.status for record in run_cells(cells)] == ["ok"] * 3
 
 
 @pytest.mark.parametrize(("layout", "inputs"), [("kn", "nan"), ("nk", "inf")])

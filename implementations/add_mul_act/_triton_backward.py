@@ -1,20 +1,24 @@
 """add_mul_act's backward modes in Triton: dx = dy * act'(…), dz = multiplier * dx, db = the sum of dx over the rows.
 
-A program has some columns of a share of the rows, PARTS shares in all, and sums dx over them. With one share that is db; more leave
-their sums to `sum_rows` (_shared/triton/sums.py), a second launch, which adds them up in order. The slopes of relu, sigmoid and tanh
-come from y as it is stored, the other ones from the inputs again: nothing but y is kept.
+A group is as many rows as are whole vectors of 16 bytes together, which begin at such a vector whatever N is. The matrices are taken as rows of
+groups: a program has some places of a share of the groups, PARTS shares in all, and sums dx over them. With one share of groups of one row
+that is db; else the sums are rows of N as well, which `sum_rows` (_shared/triton/sums.py), a second launch, adds up in order. The slopes of relu,
+sigmoid and tanh come from y as it is stored, the other ones from the inputs again: nothing but y is kept.
 """
+
+from math import gcd
 
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import multiprocessors
+from implementations._shared.gpu import VECTOR_BYTES, multiprocessors
 from implementations._shared.triton import sums
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
 from implementations._shared.triton.limits import first_reason, misfit
 from implementations._shared.triton.slopes import slope, slope_from_value
 
 FROM_Y = ("relu", "sigmoid", "tanh")
+FEW_ROWS = 256
 
 
 def from_y(case):
@@ -22,21 +26,37 @@ def from_y(case):
     return case.options["activation"] in FROM_Y
 
 
+def group(case):
+    """Rows of a group; of few rows 1, whose loads of no whole vectors take less time than a second launch."""
+    size = VECTOR_BYTES // case.itemsize
+    return 1 if case.sizes["M"] <= FEW_ROWS else size // gcd(case.sizes["N"], size)
+
+
+def parts(case, config):
+    """Rows of N sums that `gradient` leaves."""
+    return config["gradient_PARTS"] * group(case)
+
+
 def config(case, device):
-    """The tunables: rows and columns of a tile, and the shares of the rows. Few rows are one share, and one launch does."""
-    M, N = case.size("M", "N")
-    if M <= 256:
+    """The tunables: groups and places of a tile, and the shares of the groups. Few rows are one share, and one launch does."""
+    (M, N), sms = case.size("M", "N"), multiprocessors(device)
+    if M <= FEW_ROWS:
         ROWS = min(128, triton.next_power_of_2(M))
         COLUMNS = min(triton.next_power_of_2(N), max(32, 2048 // ROWS))
-        while COLUMNS > 32 and triton.cdiv(N, COLUMNS) < multiprocessors(device):
+        while COLUMNS > 32 and triton.cdiv(N, COLUMNS) < sms:
             COLUMNS //= 2
         PARTS = 1
     else:
-        COLUMNS = min(512, triton.next_power_of_2(N))
-        ROWS = 2048 // COLUMNS
-        # 8 programs of 4 warps on each multiprocessor, and as many again
-        most = max(1, 16 * multiprocessors(device) // triton.cdiv(N, COLUMNS))
-        PARTS = min(triton.next_power_of_2(triton.cdiv(M, ROWS)), triton.next_power_of_2(most + 1) // 2)
+        rows = group(case)
+        places = rows * N
+        # the widest that leave an eighth of the places empty at most; of few places all, else a sector of 32 bytes
+        narrow = max(8, triton.next_power_of_2(places)) if places <= 32 else 32 // case.itemsize
+        COLUMNS = next((c for c in (512, 256, 128, 64, 32, 16) if -places % c <= places // 8), narrow)
+        ROWS, blocks = 2048 // COLUMNS, triton.cdiv(places, COLUMNS)
+        # 8 programs of 4 warps on each multiprocessor, and as many again; fewer where their sums would be many rows, but 4 of them
+        most = min(16 * sms // blocks, max(512 // rows, 4 * sms // blocks), 2048 // rows)
+        tiles = triton.cdiv(M // rows, ROWS)
+        PARTS = triton.cdiv(tiles, triton.cdiv(tiles, max(1, most)))
     num_warps = max(1, min(4, ROWS * COLUMNS // 256))
     return prefixed({"gradient": {"ROWS": ROWS, "COLUMNS": COLUMNS, "PARTS": PARTS, "num_warps": num_warps}})
 
@@ -49,43 +69,58 @@ def fits(case, device, config):
 
 def launches(case, config):
     """`gradient`, and `sum_rows` where there are parts."""
-    N = case.sizes["N"]
+    N, rows, count = case.sizes["N"], group(case), parts(case, config)
     pointer, own = TYPES[case.dtype], by_launch(config)["gradient"]
     signature = dict.fromkeys(("x", "z", "multiplier", "b", "dy"), pointer) | {"M": "i32", "dx": pointer, "dz": pointer}
-    signature["db"] = pointer if own["PARTS"] == 1 else "*fp32"
-    options = {"N": N, "ACTIVATION": case.options["activation"], "FROM_Y": from_y(case)}
-    grid = (triton.cdiv(N, own["COLUMNS"]) * own["PARTS"],)
+    signature["db"] = pointer if count == 1 else "*fp32"
+    options = {"N": N, "GROUP": rows, "ACTIVATION": case.options["activation"], "FROM_Y": from_y(case)}
+    grid = (triton.cdiv(rows * N, own["COLUMNS"]) * own["PARTS"],)
     first = launch_with(own, gradient, signature, options, grid)
-    return (first,) if own["PARTS"] == 1 else (first, sums.launch(case, own["PARTS"], N))
+    return (first,) if count == 1 else (first, sums.launch(case, count, N))
+
+
+@triton.jit
+def step(x, z, scale, bias, dy, dx, dz, at, mask, ACTIVATION: tl.constexpr, FROM_Y: tl.constexpr):
+    """dx and dz of the elements there; dx in float32."""
+    through = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+    if FROM_Y:
+        through *= slope_from_value(tl.load(x + at, mask=mask, other=0.0).to(tl.float32), ACTIVATION)
+    elif ACTIVATION != "none":
+        before = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+        before += scale * tl.load(z + at, mask=mask, other=0.0).to(tl.float32)
+        through *= slope(before + bias, ACTIVATION)
+    tl.store(dx + at, through.to(dx.dtype.element_ty), mask=mask)
+    tl.store(dz + at, (scale * through).to(dz.dtype.element_ty), mask=mask)
+    return through
 
 
 @triton.jit(do_not_specialize=["M"])
 def gradient(
     x, z, multiplier, b, dy, M, dx, dz, db,
-    N: tl.constexpr, ACTIVATION: tl.constexpr, FROM_Y: tl.constexpr,
+    N: tl.constexpr, GROUP: tl.constexpr, ACTIVATION: tl.constexpr, FROM_Y: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """A share of the rows of some columns; db is (PARTS, N). With FROM_Y x is y, and z and b are not read."""
-    blocks = tl.cdiv(N, COLUMNS)
+    """A share of the groups at some of their places; db is (PARTS, GROUP, N). With FROM_Y x is y, and z and b are not read."""
+    WIDTH: tl.constexpr = GROUP * N
+    blocks = tl.cdiv(WIDTH, COLUMNS)
     part = tl.program_id(0) // blocks
-    columns = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (columns < N) | (N % COLUMNS == 0)
-    each = tl.cdiv(tl.cdiv(M, ROWS), PARTS) * ROWS
-    first, behind = part * each, tl.minimum(part * each + each, M)
+    places = (tl.program_id(0) % blocks) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (places < WIDTH) | (WIDTH % COLUMNS == 0)
+    groups = M // GROUP
+    each = tl.cdiv(tl.cdiv(groups, ROWS), PARTS) * ROWS
+    first, behind = part * each, tl.minimum(part * each + each, groups)
     scale = tl.load(multiplier).to(tl.float32)
+    bias = tl.zeros([COLUMNS], tl.float32)
+    if not FROM_Y and ACTIVATION != "none":
+        bias = tl.load(b + places % N, mask=inside, other=0.0).to(tl.float32)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(first, behind, ROWS):
         rows = start + tl.arange(0, ROWS).to(tl.int64)
-        at, mask = rows[:, None] * N + columns[None, :], (rows < behind)[:, None] & inside[None, :]
-        through = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-        if FROM_Y:
-            through *= slope_from_value(tl.load(x + at, mask=mask, other=0.0).to(tl.float32), ACTIVATION)
-        elif ACTIVATION != "none":
-            before = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-            before += scale * tl.load(z + at, mask=mask, other=0.0).to(tl.float32)
-            before += tl.load(b + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
-            through *= slope(before, ACTIVATION)
-        tl.store(dx + at, through.to(dx.dtype.element_ty), mask=mask)
-        tl.store(dz + at, (scale * through).to(dz.dtype.element_ty), mask=mask)
-        total += through
-    tl.store(db + part * N + columns, tl.sum(total, 0).to(db.dtype.element_ty), mask=inside)
+        at, mask = rows[:, None] * WIDTH + places[None, :], (rows < behind)[:, None] & inside[None, :]
+        total += step(x, z, scale, bias[None, :], dy, dx, dz, at, mask, ACTIVATION, FROM_Y)
+    sums = tl.sum(total, 0)
+    if GROUP > 1:  # noqa: SIM102 (one test when compiled, one in the kernel)
+        if part == PARTS - 1:  # rows that are no whole group, by elements
+            at, mask = groups.to(tl.int64) * WIDTH + places, places < (M - groups * GROUP) * N
+            sums += step(x, z, scale, bias, dy, dx, dz, at, mask, ACTIVATION, FROM_Y)
+    tl.store(db + part * WIDTH + places, sums.to(db.dtype.element_ty), mask=inside)

@@ -40,7 +40,7 @@ def _differentiated(case, device, chosen):
     """(forward, backward) of two launches, or three (_triton_backward.py), both jitted."""
     call = _call(forward_launch(case, elementwise.config(case, device, INPUTS)))
     first, *more = backward.launches(case, chosen)
-    parts, from_y, (M, N) = chosen["gradient_PARTS"], backward.from_y(case), case.size("M", "N")
+    parts, from_y, (M, N) = backward.parts(case, chosen), backward.from_y(case), case.size("M", "N")
 
     def forward(x, z, multiplier, b):
         y = call(x, z, multiplier, b)

@@ -17,6 +17,9 @@ EXPECT = (
     {"variant": ("default", "in_place"), "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0"},
     {"variant": "default", "case": "small", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+    # several rows are whole vectors together
+    {"variant": "default", "case": "tall", "dtype": ("bfloat16", "float32"), "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,LDG.128>=2,STG.128>=2"},
 )  # fmt: skip
 
 
@@ -49,7 +52,7 @@ def _differentiated(case, device, chosen):
     """(forward, backward) of two launches, or three (_triton_backward.py)."""
     call = _call(case, forward_launch(case, elementwise.config(case, device, INPUTS)))
     first, *more = (launch.bind() for launch in backward.launches(case, chosen))
-    parts, from_y, M = chosen["gradient_PARTS"], backward.from_y(case), case.sizes["M"]
+    parts, from_y, M = backward.parts(case, chosen), backward.from_y(case), case.sizes["M"]
 
     def forward(x, z, multiplier, b):
         y = call(x, z, multiplier, b)

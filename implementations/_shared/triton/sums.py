@@ -5,7 +5,7 @@ import triton.language as tl
 
 from implementations._shared.triton.launch import TYPES, launch_with
 
-COLUMNS = 32  # of `sum_rows`
+FEW_COLUMNS = 4096  # below which a program of `sum_rows` has 8, a sector of 32 bytes: with 32 most multiprocessors would have none
 
 
 @triton.jit
@@ -21,9 +21,10 @@ def column_sums(a, columns, inside, first, behind, N: tl.constexpr, ROWS: tl.con
 
 def launch(case, parts, N):
     """`sum_rows` of (parts, N) in float32 → (N,) of the case's dtype."""
-    options = {"N": N, "COUNT": parts, "ROWS": min(256, triton.next_power_of_2(parts)), "COLUMNS": COLUMNS}
+    columns, most = (8, 512) if N < FEW_COLUMNS else (32, 256)
+    options = {"N": N, "COUNT": parts, "ROWS": min(most, triton.next_power_of_2(parts)), "COLUMNS": columns}
     signature = {"parts": "*fp32", "total": TYPES[case.dtype]}
-    return launch_with({"num_warps": 4}, sum_rows, signature, options, (triton.cdiv(N, COLUMNS),))
+    return launch_with({"num_warps": 4}, sum_rows, signature, options, (triton.cdiv(N, columns),))
 
 
 @triton.jit

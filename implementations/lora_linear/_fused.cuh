@@ -24,16 +24,21 @@ struct FusedTile : WarpgroupTile<T, false, BM, BN> {
 // `depth` slabs of x, W and A; behind them B in W's place, beside zeros.
 struct FusedCopies {
     const TensorMap &x, &W, &A, &B;
-    int depth;
+    int depth, N;
 
     template <int ROWS, int WIDTH, int CLUSTER>
-    __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab, int) const {
+    __device__ __forceinline__ int missing(const Share& of) const {
+        return (WIDTH - brought<WIDTH>(of.n0, N)) * 128;
+    }
+    template <int ROWS, int WIDTH, int CLUSTER>
+    __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab) const {
         static_assert(CLUSTER == 1, "a block brings its own");
         int k0 = slab * 64;
         tma_load(to, x, k0, of.m0, barrier);
         tma_load(to + (ROWS + WIDTH) * 128, A, 0, k0, barrier);
 #pragma unroll
         for (int column = 0; column < WIDTH; column += 64) {
+            if (of.n0 + column >= N) break;
             if (slab < depth) tma_load(to + (ROWS + column) * 128, W, of.n0 + column, k0, barrier);
             else tma_load(to + (ROWS + column) * 128, B, of.n0 + column, 0, barrier);
         }
@@ -106,7 +111,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
     int depth = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);
     if (threadIdx.x == 32) prefetch(A), prefetch(B);
     persistent_tiles<FusedTile<T, BM, BN>, BM, BN, STAGES, 1, FusedRows<T, BM, BN, RB>::template Of, Producer, false>(
-        FusedCopies{x, W, A, B, depth}, y, M, (depth + 1) * static_cast<long long>(SLAB<T>), N,
+        FusedCopies{x, W, A, B, depth, static_cast<int>(N)}, y, M, (depth + 1) * static_cast<long long>(SLAB<T>), N,
         ScaledBiased<T, ACT>(b, scale, static_cast<int>(R)), WholeTiles{});
 }
 #endif

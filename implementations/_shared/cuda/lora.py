@@ -141,7 +141,7 @@ def few_rows_product(case):
 
 def up_tiles(case):
     """The tiles of x @ W of which a block brings whole panels of columns, as B is stored in 16 bits."""
-    return [t for t in matmul.products_tiles(case) if matmul.columns_of_a_box(t, 1) % matmul.PANEL == 0]
+    return [t for t in matmul.products_tiles(case) if matmul.own_columns(t, 1) % matmul.PANEL == 0]
 
 
 def prepared(case, W, B):

@@ -300,8 +300,7 @@ def _launch_of_each(file, case, device, config):
     dx = matmul.launch(file, "inputs", own["dx"], device, of_dx, dtypes=(dtype,) * 5)
     dW = matmul.launch(file, "weights", own["dW"], device, of_dW, dtypes=(dtype,) * 3, transposed=True)
     if dx.boxes:  # the adapter's, too
-        deep = matmul.slab(case)
-        dx = replace(dx, boxes=(*dx.boxes, (of_dx["BLOCK_M"], deep), (of_dx["BLOCK_N"] // of_dx["CLUSTER"], deep)))
+        dx = replace(dx, boxes=(*dx.boxes, *matmul.boxes(case, of_dx["BLOCK_M"], of_dx["BLOCK_N"] // of_dx["CLUSTER"])))
     return dx, dW, _narrow(file, case, device)
 
 

@@ -65,7 +65,7 @@ SQUARE_TILES = (
     MatmulTile("warpgroup", 192, 192, 0.39, cluster=2),
 )
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
-PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
+PANEL = 64  # columns of W, or of a transposed x, that a copy brings for each k
 # Slabs in shared memory, floats behind a row of one, and rows of a strip, as in matmul_simt.cuh
 SIMT_STAGES, SIMT_PAD, SIMT_STRIP = 3, 4, 32
 COPIERS = 256  # threads of a block of whole_rows
@@ -201,8 +201,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
         return reason
     if stages < (1 if tile.kind == "few_rows" else 2):
         return f"num_stages is {stages}: one is read while another is written, but of few rows, where other warps write meanwhile"
-    if tile.kind == "warpgroup" and case.options["w_layout"] == "kn" and columns_of_a_box(tile, parts) % PANEL:
-        return f"a block brings {columns_of_a_box(tile, parts)} columns of W at once, which are panels of {PANEL} where W is (K, N)"
+    if tile.kind == "warpgroup" and case.options["w_layout"] == "kn" and own_columns(tile, parts) % PANEL:
+        return f"a block brings {own_columns(tile, parts)} columns of W at once, which are panels of {PANEL} where W is (K, N)"
     if schedule_of(config) == "stream_k" and 2 * multiprocessors(device) * (case.sizes["K"] // slab(case) + 4) >= 2**31:
         return (
             f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"
@@ -272,19 +272,26 @@ def launch(
     )
     tiles = most if schedule == "stream_k" else sum(tiles_of(tile, schedule, M, N, parts)) * tile.cluster
     grid = min(tiles, most)
-    small = schedule == "strips"  # and boxes that small tiles have too
-    rows = PANEL if small else tile.rows, deep
-    columns = PANEL if small else columns_of_a_box(tile, parts), deep
-    rows, columns = (deep, PANEL) if transposed else rows, columns if nk else (deep, PANEL)
+    of_x, of_W = boxes(case, tile.rows, own_columns(tile, parts), small=schedule == "strips")
+    rows, columns = (deep, PANEL) if transposed else of_x, of_W if nk else (deep, PANEL)
     exchange = ((grid * tile.rows * tile.columns,), (grid * tile.rows // 16,)) if schedule == "stream_k" else ()
     return Launch(
         program, grid, tile.threads, memory, dtypes=dtypes, boxes=(rows, columns), exchange=exchange, tiles=tiles
     )
 
 
-def columns_of_a_box(tile, parts):
-    """Columns of W that one copy brings for a whole tile, where W is (N, K): of one part, by one block of the cluster."""
+def own_columns(tile, parts):
+    """Columns of W that a block of a cluster brings, of one part."""
     return tile.columns // max(parts, tile.cluster)
+
+
+def boxes(case, rows, columns, small=False):
+    """Boxes of x (M, K) and of W (N, K), of which a block brings so many rows and `columns` at once, as Copies of hopper/matmul.cuh has them; `small`
+    where there are small tiles, too."""
+    deep = slab(case)
+    if case.itemsize == 4 and not small:
+        return (rows, deep), (columns, deep)
+    return (32 if case.itemsize == 2 else PANEL, deep), (32 if columns % PANEL else PANEL, deep)
 
 
 def kind_of(case, config):

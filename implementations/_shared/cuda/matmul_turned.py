@@ -102,5 +102,5 @@ def launch(file, kernel, case, device, config, arguments=(), parts=1, dtypes=())
     )
     tiles = _clusters(case, config, parts) * cluster
     grid = min(tiles, clusters_at_once(device, cluster) * cluster)
-    boxes = (rows // cluster, deep), (of_one, deep) if nk else (deep, PANEL)
+    boxes = (rows // cluster, deep), (PANEL, deep) if nk else (deep, PANEL)
     return Launch(program, grid, of_one * 2 + 128, _memory(config, parts), dtypes=dtypes, boxes=boxes, tiles=tiles)

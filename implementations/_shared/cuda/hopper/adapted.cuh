@@ -16,9 +16,13 @@ struct AdaptedCopies {
     int depth;
 
     template <int ROWS, int WIDTH, int CLUSTER>
-    __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab, int N) const {
-        if (slab < depth) product.template bring<ROWS, WIDTH, CLUSTER>(to, barrier, of, slab, N);
-        else wait_for_previous_launch(), adapter.template bring<ROWS, WIDTH, CLUSTER>(to, barrier, of, slab - depth, N);
+    __device__ __forceinline__ int missing(const Share& of) const {
+        return product.template missing<ROWS, WIDTH, CLUSTER>(of);
+    }
+    template <int ROWS, int WIDTH, int CLUSTER>
+    __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab) const {
+        if (slab < depth) product.template bring<ROWS, WIDTH, CLUSTER>(to, barrier, of, slab);
+        else wait_for_previous_launch(), adapter.template bring<ROWS, WIDTH, CLUSTER>(to, barrier, of, slab - depth);
     }
 };
 
@@ -77,7 +81,8 @@ __device__ __forceinline__ void adapted_wgmma(const TensorMap& x, const TensorMa
         warpgroup_reg_dealloc<Producer::REGISTERS>();
         Scheduler scheduler(M, N, depth + more, schedule);
         using Both = AdaptedCopies<Copies<T, NK, 1, false, Scheduler::HAS_SMALL>, Copies<T, LIFT_NK, 1, false, Scheduler::HAS_SMALL>>;
-        Loader<BM, BN, CLUSTER, Scheduler, Both> loader(scheduler, {{x, W}, {t, B}, depth});
+        int rows = static_cast<int>(M), all = static_cast<int>(N);
+        Loader<BM, BN, CLUSTER, Scheduler, Both> loader(scheduler, {{x, W, rows, all}, {t, B, rows, all}, depth});
         Producer::run<T, Tile>(scheduler, loader, pipeline, columns, K, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Producer::REGISTERS>>();

@@ -13,16 +13,10 @@ __device__ __forceinline__ void adapted_split(const TensorMap& x, const TensorMa
     using Stages = Pipeline<STAGES, Tile::STAGE>;
     if (threadIdx.x == 32) prefetch(x), prefetch(W), prefetch(t), prefetch(B);
     int depth = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), more = static_cast<int>((R + SLAB<T> - 1) / SLAB<T>);
-    auto bring = [&](unsigned to, unsigned barrier, int slab, int m0, int n0) {
-        if (slab < depth) {
-            bring_slab<Tile, NK, 1>(to, barrier, x, W, slab * SLAB<T>, m0, n0, 0);
-        } else {
-            wait_for_previous_launch();
-            bring_slab<Lift, LIFT_NK, 1>(to, barrier, t, B, (slab - depth) * SLAB<T>, m0, n0, 0);
-        }
-    };
+    int rows = static_cast<int>(M), columns = static_cast<int>(N);
+    AdaptedCopies<Copies<T, NK, 1, false>, Copies<T, LIFT_NK, 1, false>> copies{{x, W, rows, columns}, {t, B, rows, columns}, depth};
     auto sum = [&](Lift& sums, const Stages& pipeline, int first, int count) { add_adapted<NK == LIFT_NK, Tile>(sums, pipeline, 0, first, count, depth); };
-    split_tile<EARLY, true, Lift, BM, STAGES, SPLIT, 1>(y, M, N, depth + more, bring, sum, f);
+    split_tile<EARLY, true, Lift, BM, STAGES, SPLIT, 1>(y, M, N, depth + more, copies, sum, f);
 }
 
 #if __CUDA_ARCH__ >= 900

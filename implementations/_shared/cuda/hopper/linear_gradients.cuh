@@ -121,15 +121,16 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         if (threadIdx.x < 32) {
             if (elect_one()) {
-                Copies<T, NK, 1, false, false> of_inputs{dz_rows, W};
-                Copies<T, false, 1, true, false> of_weights{left, right};
+                Copies<T, NK, 1, false> of_inputs{dz_rows, W, scheduler.dx.M, scheduler.dx.N};
+                Copies<T, false, 1, true> of_weights{left, right, scheduler.dW.M, scheduler.dW.N};
                 for (int i = 0, stage = 0; i < scheduler.count; ++i) {
                     GradientShare share = scheduler.share(i);
+                    int missing = share.of_weights ? of_weights.template missing<BM, BN, CLUSTER>(share) : of_inputs.template missing<BM, BN, CLUSTER>(share);
 #pragma unroll 1
                     for (int slab = share.first; slab < share.first + share.count; ++slab, ++stage) {
-                        unsigned to = pipeline.producer_acquire_for_tma(stage), barrier = pipeline.full(stage);
-                        if (share.of_weights) of_weights.template bring<BM, BN, CLUSTER>(to, barrier, share, slab, 0);
-                        else of_inputs.template bring<BM, BN, CLUSTER>(to, barrier, share, slab, 0);
+                        unsigned to = pipeline.producer_acquire_for_tma(stage, -missing), barrier = pipeline.full(stage);
+                        if (share.of_weights) of_weights.template bring<BM, BN, CLUSTER>(to, barrier, share, slab);
+                        else of_inputs.template bring<BM, BN, CLUSTER>(to, barrier, share, slab);
                     }
                 }
             }

@@ -1,36 +1,24 @@
 // x @ W on Hopper's warpgroup products for a y of few tiles: the SPLIT blocks of a cluster share the K of a tile, and each ends a part of
 // its columns. Operands as in matmul.cuh.
 //
-//   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS, EARLY, ANY_N>(x, W, y, M, K, N, f)        f and PARTS as in matmul_mma.cuh
+//   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS, EARLY, ANY_N>(x, W, y, M, K, N, f, beside)        f and PARTS as in matmul_mma.cuh
 //
+// beside(thread, threads) is what the producer's other warps do meanwhile, once the launch before has ended.
 // matmul_split.py says of which boxes x and W are. A block has one tile, so its first warpgroup is a producer without a scheduler, and gives
 // up registers only where 256 columns want them.
 #pragma once
 #include "_shared/cuda/hopper/exchange.cuh"
 #include "_shared/cuda/hopper/matmul.cuh"
 
-// A slab of K from k0 on of both operands.
-template <typename Tile, bool NK, int PARTS>
-__device__ __forceinline__ void bring_slab(unsigned to, unsigned barrier, const TensorMap& x, const TensorMap& W, int k0, int m0, int n0, int N) {
-    tma_load(to, x, k0, m0, barrier);
-    to += Tile::X_BYTES;
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part, to += Tile::COLUMNS * 128) {
-        int column = part * N + n0;
-        if constexpr (NK) {
-            tma_load(to, W, k0, column, barrier);
-        } else {
-#pragma unroll
-            for (int panel = 0; panel < Tile::COLUMNS; panel += 64) tma_load(to + panel * 128, W, column + panel, k0, barrier);
-        }
-    }
-}
+struct NothingBeside {
+    __device__ __forceinline__ void operator()(int, int) const {}
+};
 
-// y of `all` slabs. bring(to, barrier, slab, m0, n0) has the copy engine bring one of the tile that begins there; sum(tile, pipeline, first,
-// count) adds up so many of them, from slab `first` on. EARLY: they wait for the launch before where they must, and f may not begin earlier.
+// y of `all` slabs, which `copies` brings; sum(tile, pipeline, first, count) adds up so many of them, from slab `first` on. EARLY: they wait for the launch before where they must, and f may not begin earlier.
 // Without ANY_N, N is even, which saves a few registers.
-template <bool EARLY, bool ANY_N, typename Tile, int BM, int STAGES, int SPLIT, int PARTS, typename T, typename Bring, typename Sum, typename F>
-__device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long long N, int all, Bring bring, Sum sum, F f) {
+template <bool EARLY, bool ANY_N, typename Tile, int BM, int STAGES, int SPLIT, int PARTS, typename T, typename C, typename Sum, typename F,
+          typename Beside = NothingBeside>
+__device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long long N, int all, const C& copies, Sum sum, F f, Beside beside = {}) {
     using Stages = Pipeline<STAGES, Tile::STAGE>;
     constexpr int PART = Tile::FN / SPLIT, EACH = PART / PARTS;  // fragments that a block ends, in all and of each matrix
     constexpr bool WIDE = Tile::FN > 16;  // with sums for which a thread's share of the registers is too few
@@ -51,11 +39,15 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
     if (!EARLY) wait_for_previous_launch();
     if (uniform(threadIdx.x / 128) == 0) {
         if constexpr (WIDE) warpgroup_reg_dealloc<Producer::REGISTERS>();
-        if (threadIdx.x < 32 && elect_one()) {
+        if (threadIdx.x >= 32) {
+            beside(threadIdx.x - 32, 96);
+        } else if (elect_one()) {
+            Share share{static_cast<int>(m0), static_cast<int>(n0), begin, count, false};
+            int missing = copies.template missing<BM, Tile::COLUMNS * PARTS, 1>(share);
 #pragma unroll 1
             for (int i = 0; i < count; ++i) {
-                unsigned to = pipeline.producer_acquire_for_tma(i);
-                bring(to, pipeline.full(i), begin + i, static_cast<int>(m0), static_cast<int>(n0));
+                unsigned to = pipeline.producer_acquire_for_tma(i, -missing);
+                copies.template bring<BM, Tile::COLUMNS * PARTS, 1>(to, pipeline.full(i), share, begin + i);
             }
         }
         cluster_meet<SPLIT>();  // with the consumers
@@ -64,8 +56,16 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
     if constexpr (WIDE) warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Producer::REGISTERS>>();
     Tile tile;
     int thread = threadIdx.x - 128, lane = threadIdx.x % 32;
+    // what is wanted of rows comes while the first slabs do
+    long long m = m0 + thread / 32 * 16 + lane / 4, n = n0 + split * (EACH * 8) + lane % 4 * 2;
+    decltype(f.row(0)) of_row[2];
+    auto want_rows = [&] {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) of_row[h] = f.row(min(m + h * 8, M - 1));
+    };
+    if (!EARLY) want_rows();
     sum(tile, pipeline, begin, count);
-    if (EARLY) wait_for_previous_launch();
+    if (EARLY) wait_for_previous_launch(), want_rows();
     cluster_meet<SPLIT>();
     auto fragment = [](int to, int i) { return i / EACH * (Tile::FN / PARTS) + to * EACH + i % EACH; };  // number i of what block `to` ends
     if constexpr (SPLIT > 1) sums.send(thread, [&](int to, int i) -> const float(&)[4] { return tile.c[fragment(to, i)]; });
@@ -75,12 +75,7 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
 #pragma unroll
         for (int i = 0; i < PART * 4; ++i)
             if (to == split) own[i / 4][i % 4] = tile.c[fragment(to, i / 4)][i % 4];
-    // what is wanted of rows and columns comes while sums do
-    long long m = m0 + thread / 32 * 16 + lane / 4, n = n0 + split * (EACH * 8) + lane % 4 * 2;
-    decltype(f.row(0)) of_row[2];
-    decltype(f.column(0)) of_column[EACH][2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) of_row[h] = f.row(min(m + h * 8, M - 1));
+    decltype(f.column(0)) of_column[EACH][2];  // comes while sums do
 #pragma unroll
     for (int j = 0; j < EACH; ++j)
 #pragma unroll
@@ -119,14 +114,13 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
         }
 }
 
-template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, bool EARLY = false, bool ANY_N = true, typename F>
+template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, bool EARLY = false, bool ANY_N = true, typename F,
+          typename Beside = NothingBeside>
 __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
-                                             long long N, F f) {
+                                             long long N, F f, Beside beside = {}) {
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS>;
     if (threadIdx.x == 32) prefetch(x), prefetch(W);
-    auto bring = [&](unsigned to, unsigned barrier, int slab, int m0, int n0) {
-        bring_slab<Tile, NK, PARTS>(to, barrier, x, W, slab * SLAB<T>, m0, n0, static_cast<int>(N));
-    };
+    Copies<T, NK, PARTS, false> copies{x, W, static_cast<int>(M), static_cast<int>(N)};
     auto sum = [](Tile& tile, const Pipeline<STAGES, Tile::STAGE>& pipeline, int, int count) { mainloop(tile, pipeline, 0, count); };
-    split_tile<EARLY, ANY_N, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), bring, sum, f);
+    split_tile<EARLY, ANY_N, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), copies, sum, f, beside);
 }

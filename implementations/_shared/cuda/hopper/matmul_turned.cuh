@@ -123,12 +123,17 @@ struct TurnedCopies {
     int N;
 
     template <int BN, int BM, int CLUSTER>
-    __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab, int) const {
-        constexpr int W_BOX = NK ? BN : 64, OWN = BM / CLUSTER;
+    __device__ __forceinline__ int missing(const Share& of) const {
+        return PARTS * (BN - brought<BN>(of.m0, N)) * 128;
+    }
+    template <int BN, int BM, int CLUSTER>
+    __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab) const {
+        constexpr int OWN = BM / CLUSTER;
         static_assert(OWN % 8 == 0, "whole blocks of the swizzle");
         int k0 = slab * 64;
 #pragma unroll
-        for (int box = 0; box < PARTS * BN; box += W_BOX) {
+        for (int box = 0; box < PARTS * BN; box += 64) {
+            if (of.m0 + box % BN >= N) continue;
             int column = box / BN * N + of.m0 + box % BN;
             if (NK) tma_load(to + box * 128, W, k0, column, barrier);
             else tma_load(to + box * 128, W, column, k0, barrier);

@@ -154,8 +154,9 @@ struct Pipeline {
         barrier_wait(empty(i), i / STAGES & 1 ^ 1);
         return stage(i);
     }
-    // The same, to be filled by copies of all STAGE bytes, which `more` elsewhere come with: these copies commit it.
-    __device__ __forceinline__ unsigned producer_acquire_for_tma(int i, unsigned more = 0) const {
+    // The same, to be filled by copies of all STAGE bytes, or less, where `more` is negative, which `more` elsewhere come with: these copies
+    // commit it.
+    __device__ __forceinline__ unsigned producer_acquire_for_tma(int i, int more = 0) const {
         unsigned char* to = producer_acquire(i);
         barrier_arrive_and_expect(full(i), STAGE + more);
         return shared_address(to);

@@ -457,6 +457,21 @@ def test_a_layers_backward_call_is_two_launches_where_both_products_are_one(name
     assert len(module.launches(case, variant, H200, module.config(case, variant, H200))) == count
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "expected"),
+    [
+        ("lola", (200, 1024, 4096), "split"), ("lola", (256, 768, 3072), "split"), ("splacc", (200, 1024, 2048), "split"),
+        ("lola", (777, 1000, 3000), "both"), ("lola", (1024, 1024, 4096), "both"), ("lola", (200, 4096, 4096), "both"),
+    ],
+)  # fmt: skip
+def test_gradients_are_two_launches_where_dx_has_few_tiles_and_dW_one_round(name, sizes, expected):
+    """On an H200 each was the faster one there."""
+    module, variant = module_of(name), "multirow" if name == "lola" else "two_accumulators"
+    case = make_case(KERNELS[name], dict(zip("MKN", sizes, strict=True)), "bfloat16", mode="backward")
+    names = [p.program.name for p in module.launches(case, variant, H200, module.config(case, variant, H200))]
+    assert any(own.startswith("inputs_split<") for own in names) == (expected == "split"), names
+
+
 BY_WARPGROUPS = "linear_warpgroup<", "linear_split<"
 
 
@@ -536,7 +551,7 @@ def test_blocks_of_few_gated_rows_run_at_once(sizes):
     [
         ((1, 1024, 2048), ["kept_few_rows", "gated_few_rows"]), ((64, 1024, 2048), ["kept_few_rows", "pull_gate", "gradients_few_rows"]),
         ((1, 1000, 3001), ["whole_rows", "linear_split", "gated", "gated_few_rows"]),  # these rows of W are copied
-        ((200, 1024, 2048), ["linear_split", "gated", "pull_gate", "gradients_together"]),
+        ((200, 1024, 2048), ["linear_split", "gated", "pull_gate", "inputs_split", "weights_warpgroup"]),
         ((1024, 1024, 2048), ["linear_warpgroup", "gated", "pull_gate", "gradients_together"]),
     ],
 )  # fmt: skip
@@ -551,8 +566,8 @@ def test_a_gated_step_has_one_launch_forward_where_rows_are_few_and_whole(sizes,
 @pytest.mark.parametrize(
     ("sizes", "begins"),
     [
-        ((1, 1024, 4096), ["kept_few_rows"]), ((64, 1024, 4096), ["kept_few_rows"]), ((48, 1001, 3001), ["statistics", "linear_split"]),
-        ((1024, 1024, 4096), ["statistics", "linear_warpgroup"]),
+        ((1, 1024, 4096), ["kept_few_rows"]), ((64, 1024, 4096), ["kept_few_rows"]), ((48, 1001, 3001), ["statistics_shared", "linear_split"]),
+        ((1024, 1024, 4096), ["statistics_shared", "linear_warpgroup"]),
     ],
 )  # fmt: skip
 def test_lolas_forward_pass_before_gradients_is_one_launch_or_two(sizes, begins):
@@ -570,9 +585,10 @@ def test_blocks_that_sum_columns_copy_whole_rows_of_W(K, N, dtype):
     from implementations.lola import _cuda_backward
 
     case = make_case(KERNELS["lola"], {"M": 600, "K": K, "N": N}, dtype, mode="forward_backward")
-    lanes, blocks = _cuda_backward.column_blocks(case, H200)
-    columns = blocks * lanes * 16 // case.itemsize
-    assert columns >= layer_backward.whole_rows(case, H200).sizes["N"] and columns - N < 8 * 16
+    lanes, sharers, blocks = _cuda_backward.column_blocks(case, H200)
+    columns = blocks // sharers * lanes * 16 // case.itemsize
+    assert blocks % sharers == 0 and columns >= layer_backward.whole_rows(case, H200).sizes["N"]
+    assert columns - N < (64 + lanes * 16 // case.itemsize)
 
 
 def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):
@@ -661,6 +677,31 @@ def test_rows_of_W_in_ieee_float32_are_filled_up_to_whole_vectors(name, variant,
     for filled in prepared:
         own = filled[:K].unflatten(1, (parts, -1))[..., :N].flatten(1) if layout == "kn" else filled[:, :K]
         assert own.equal(W) and filled.count_nonzero() == W.numel()
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "dtype", "parts", "blocks"),
+    [
+        (128, 512, "bfloat16", 1, 16), (37, 203, "bfloat16", 1, 1), (1, 100001, "bfloat16", 1, 391),  # one launch
+        (5000, 333, "bfloat16", 216, 297), (1000, 1000, "float32", 42, 336), (65536, 4096, "bfloat16", 24, 384),
+        (1000000, 3, "bfloat16", 367, 367), (3, 100001, "float32", 3, 2344),
+    ],
+)  # fmt: skip
+def test_sums_of_columns_have_few_parts(M, N, dtype, parts, blocks):
+    """Of few rows none, and otherwise no more than there are blocks."""
+    case, module = make_case(KERNELS["add_mul_act"], {"M": M, "N": N}, dtype, mode="backward"), module_of("add_mul_act")
+    first, *behind = module.launches(case, "default", H200, module.config(case, "default", H200))
+    assert first.grid == blocks and [launch.sizes for launch in behind] == [(parts, N)] * (parts > 1)
+    assert all(launch.overlaps for launch in behind)
+
+
+def test_a_block_has_no_more_columns_than_places():
+    case, module = (
+        make_case(KERNELS["add_mul_act"], {"M": 5000, "N": 2049}, "bfloat16", mode="backward"),
+        module_of("add_mul_act"),
+    )
+    config = module.config(case, "default", H200) | {"gradient_LANES": 256}
+    assert module.fits(case, "default", H200, config) == "LANES=256: a block has 2048 elements side by side, a row 2049"
 
 
 def test_small_blocks_do_not_begin_while_the_launch_before_them_ends():

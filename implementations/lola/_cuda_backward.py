@@ -10,6 +10,8 @@ FILE = Path(__file__).with_name("cuda_backward.cu")
 THREADS = 256
 LANES = 8, 4, 2  # vectors side by side that a block of column sums has
 BUSY = 0.94  # the share of multiprocessors that then have one
+CLUSTER_LANES = 32, 16, 8  # the same where the blocks of a cluster share the rows of W
+SHARERS, SHARE = 8, 64  # at most, and the rows that one has at least
 MANY_ROWS, MOST_OF_A_WARP = 512, 4096  # from which a warp has a row, and elements up to which it has
 # with its statistics a tile of 64×64 has no registers left
 FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64, 64)]
@@ -44,25 +46,30 @@ def forward_launches(case, device):
 def _statistics_launch(case, device):
     M, K, N = case.size("M", "K", "N")
     whole, dtype, nk = layer_backward.whole_rows(case, device), case.dtype, case.options["w_layout"] == "nk"
-    lanes, across = column_blocks(case, device)
+    lanes, sharers, across = column_blocks(case, device)
     warps = 1 if M >= MANY_ROWS and K <= MOST_OF_A_WARP else THREADS // 32  # that have a row
     aligned = rows_are_aligned(case, K), rows_are_aligned(case, K if nk else N)
-    program = instance(FILE, "statistics", TYPES[dtype], *aligned, nk, lanes, warps)
+    name, layout = ("statistics_shared", (lanes, sharers)) if sharers > 1 else ("statistics", (nk, lanes))
+    program = instance(FILE, name, TYPES[dtype], *aligned, *layout, warps)
     sizes = M, K, N, whole.sizes["K"], _pitch(whole), across
     dtypes = dtype, dtype, dtype, "float32", "float32", dtype
     rows = -(-M * warps * 32 // THREADS)
-    return Launch(program, across + rows, THREADS, dtypes=dtypes, sizes=sizes)
+    return Launch(program, -(-(across + rows) // sharers) * sharers, THREADS, dtypes=dtypes, sizes=sizes)
 
 
 def column_blocks(case, device):
-    """Vectors of columns side by side that a block sums, as many as leave every multiprocessor a block, and how many blocks there are, which copy
-    whole rows of W, too. Where W is (N, K), a warp has a column."""
+    """Vectors of columns side by side that a block sums, as many as leave every multiprocessor a block; how many blocks, a cluster, share the rows
+    of W; and how many blocks there are, which copy whole rows of W, too. Where W is (N, K), a warp has a column."""
+    K, N = case.size("K", "N")
     if case.options["w_layout"] == "nk":
-        return LANES[0], -(-case.sizes["N"] // (THREADS // 32))
-    pitch = _pitch(layer_backward.whole_rows(case, device))
-    across = {lanes: -(-pitch // (lanes * 16 // case.itemsize)) for lanes in LANES}
-    lanes = next((n for n in LANES if across[n] >= BUSY * multiprocessors(device)), LANES[-1])
-    return lanes, across[lanes]
+        return LANES[0], 1, -(-N // (THREADS // 32))
+    vectors = -(-_pitch(layer_backward.whole_rows(case, device)) * case.itemsize // 16)
+    sharers, choices = 1, LANES
+    if device.capability >= (9, 0) and K >= 2 * SHARE:
+        sharers, choices = min(SHARERS, 1 << (K // SHARE).bit_length() - 1), CLUSTER_LANES
+    across = {lanes: -(-vectors // lanes) * sharers for lanes in choices}
+    lanes = next((n for n in choices if across[n] >= BUSY * multiprocessors(device)), choices[-1])
+    return lanes, sharers, across[lanes]
 
 
 def _pitch(case):

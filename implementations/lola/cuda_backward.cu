@@ -1,6 +1,6 @@
 // lola's backward modes. Forward leaves n = LN(x), 1 / deviations, z = n @ W + b and the column sums of W behind:
 //
-//   statistics     a block has a row of x, n of it in the storage dtype; or some columns of W, their float32 sums.
+//   statistics     a block has a row of x, n of it in the storage dtype; or some columns of W, their float32 sums, by clusters where there are any.
 //   linear_…       a tile of z, and y of it as it is stored (layer_backward.cuh).
 //   kept_few_rows  of few rows of 16 bits all in one launch, z by the identity of lola's forward pass (_counting.cuh).
 //
@@ -66,9 +66,14 @@ __device__ __forceinline__ void normalise(const T* x, T* n, float* rstd, long lo
     if (thread == 0) *rstd = scale;
 }
 
-// W (K, N), LANES vectors of columns; or (N, K) where NK, a column by a warp. Unless `whole` is null, it gets W in rows of `pitch` elements,
-// whole lines of 128 bytes, with zeros behind its own.
-template <typename T, bool ALIGNED, bool NK, int LANES>
+// A float to block `rank` of the cluster, where this one has `to` in its shared memory.
+__device__ __forceinline__ void store_in_block(float* to, unsigned rank, float v) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address_in_block(shared_address(to), rank)), "f"(v) : "memory");
+}
+
+// W (K, N), LANES vectors of columns, of which the SHARERS blocks of a cluster have some rows each; or (N, K) where NK, a column by a warp. Unless
+// `whole` is null, it gets W in rows of `pitch` elements, whole lines of 128 bytes, with zeros behind its own.
+template <typename T, bool ALIGNED, bool NK, int LANES, int SHARERS>
 __device__ __forceinline__ void sum_columns(const T* W, float* sums, T* whole, long long K, long long N, long long pitch) {
     constexpr int SIZE = Vector<T>::SIZE, COLUMNS = LANES * SIZE, ROWS = 256 / LANES;
     constexpr int AT_ONCE = 8;  // vectors that a thread has on their way
@@ -85,20 +90,23 @@ __device__ __forceinline__ void sum_columns(const T* W, float* sums, T* whole, l
         total = lane_sum<32>(total);
         if (threadIdx.x % 32 == 0) sums[n] = total;
     } else {
-        __shared__ float parts[8][COLUMNS];  // of each warp
-        int lane = threadIdx.x % LANES;
-        long long n = blockIdx.x * static_cast<long long>(COLUMNS) + lane * SIZE;
+        constexpr int OWN = COLUMNS / SHARERS;  // columns that a block of a cluster ends
+        __shared__ float parts[8][COLUMNS], shared[SHARERS][OWN];  // of each warp, and of each block what it has of the own columns
+        int lane = threadIdx.x % LANES, sharer = blockIdx.x % SHARERS;
+        long long first_column = blockIdx.x / SHARERS * static_cast<long long>(COLUMNS), n = first_column + lane * SIZE;
+        long long end = K * (sharer + 1) / SHARERS;
         int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
+        if constexpr (SHARERS > 1) cluster_arrive();
         float total[SIZE] = {};
-        for (long long first = threadIdx.x / LANES; first < K; first += AT_ONCE * ROWS) {
+        for (long long first = K * sharer / SHARERS + threadIdx.x / LANES; first < end; first += AT_ONCE * ROWS) {
             Vector<T> v[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) v[i] = load_part<ALIGNED>(W + (first + i * ROWS) * N + n, first + i * ROWS < K ? count : 0);
+            for (int i = 0; i < AT_ONCE; ++i) v[i] = load_part<ALIGNED>(W + (first + i * ROWS) * N + n, first + i * ROWS < end ? count : 0);
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
 #pragma unroll
                 for (int e = 0; e < SIZE; ++e) total[e] += element(v[i], e);
-                if (whole && first + i * ROWS < K)  // all of it has a lane
+                if (whole && first + i * ROWS < end)  // all of it has a lane
                     store_part<true>(whole + (first + i * ROWS) * pitch + n, v[i], static_cast<int>(pitch - n));
             }
         }
@@ -107,28 +115,53 @@ __device__ __forceinline__ void sum_columns(const T* W, float* sums, T* whole, l
             float sum = lane_sum<32 / LANES, LANES>(total[e]);
             if (threadIdx.x % 32 < LANES) parts[threadIdx.x / 32][lane * SIZE + e] = sum;
         }
+        if constexpr (SHARERS > 1) cluster_wait();  // all blocks have begun
         __syncthreads();
-        long long own = blockIdx.x * static_cast<long long>(COLUMNS) + threadIdx.x;
-        if (threadIdx.x >= COLUMNS || own >= N) return;
+        int column = threadIdx.x;
         float sum = 0.0f;
+        if (column < COLUMNS)
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sum += parts[i][threadIdx.x];
-        sums[own] = sum;
+            for (int i = 0; i < 8; ++i) sum += parts[i][column];
+        if constexpr (SHARERS > 1) {
+            if (column < COLUMNS) store_in_block(&shared[sharer][column % OWN], column / OWN, sum);
+            cluster_arrive(), cluster_wait();
+            sum = 0.0f;
+            if (column < OWN)
+#pragma unroll
+                for (int i = 0; i < SHARERS; ++i) sum += shared[i][column];
+        }
+        long long at = first_column + sharer * OWN + column;
+        if (column < OWN && at < N) sums[at] = sum;
     }
 }
 
 // The first blocks, `across` of them, have columns, which take longer; the others have rows, each of WARPS warps.
-template <typename T, bool X_ALIGNED, bool W_ALIGNED, bool NK, int LANES, int WARPS>
-__global__ void __launch_bounds__(256)
-    statistics(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ n, float* __restrict__ rstd, float* __restrict__ sums,
-               T* __restrict__ whole, long long M, long long K, long long N, long long pitch_n, long long pitch_W, long long across) {
+template <typename T, bool X_ALIGNED, bool W_ALIGNED, bool NK, int LANES, int SHARERS, int WARPS>
+__device__ __forceinline__ void sum_both(const T* x, const T* W, T* n, float* rstd, float* sums, T* whole, long long M, long long K, long long N,
+                                         long long pitch_n, long long pitch_W, long long across) {
+    wait_for_previous_launch();  // and the product may be made ready
     if (blockIdx.x < across) {
-        sum_columns<T, W_ALIGNED, NK, LANES>(W, sums, whole, K, N, pitch_W);
+        sum_columns<T, W_ALIGNED, NK, LANES, SHARERS>(W, sums, whole, K, N, pitch_W);
     } else {
         long long m = (blockIdx.x - across) * (8 / WARPS) + threadIdx.x / (WARPS * 32);
         if (m < M) normalise<T, X_ALIGNED, WARPS>(x + m * K, n + m * pitch_n, rstd + m, K, pitch_n);
     }
 }
+template <typename T, bool X_ALIGNED, bool W_ALIGNED, bool NK, int LANES, int WARPS>
+__global__ void __launch_bounds__(256)
+    statistics(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ n, float* __restrict__ rstd, float* __restrict__ sums,
+               T* __restrict__ whole, long long M, long long K, long long N, long long pitch_n, long long pitch_W, long long across) {
+    sum_both<T, X_ALIGNED, W_ALIGNED, NK, LANES, 1, WARPS>(x, W, n, rstd, sums, whole, M, K, N, pitch_n, pitch_W, across);
+}
+#if __CUDA_ARCH__ >= 900
+// Of the columns by clusters of SHARERS blocks; as those of the rows are, to no use.
+template <typename T, bool X_ALIGNED, bool W_ALIGNED, int LANES, int SHARERS, int WARPS>
+__global__ void __cluster_dims__(SHARERS, 1, 1) __launch_bounds__(256)
+    statistics_shared(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ n, float* __restrict__ rstd, float* __restrict__ sums,
+                      T* __restrict__ whole, long long M, long long K, long long N, long long pitch_n, long long pitch_W, long long across) {
+    sum_both<T, X_ALIGNED, W_ALIGNED, false, LANES, SHARERS, WARPS>(x, W, n, rstd, sums, whole, M, K, N, pitch_n, pitch_W, across);
+}
+#endif
 
 // z, and y of it as it is stored.
 template <typename T, Activation ACT>
@@ -235,6 +268,13 @@ __global__ void __launch_bounds__(256, 2)
     pull<T, ALIGNED, 1>(z, dy, dz, db, column_parts, row_parts, M, N, pitch, each, Pulled<T, ACT, ALIGNED>(b, colsum));
 }
 
+// An element that nobody writes, so that many are asked for before one is stored.
+__device__ __forceinline__ float load_constant(const float* p) { return __ldg(p); }
+template <typename T>
+__device__ __forceinline__ T load_constant(const T* p) {
+    return T{__ldg(&p->bits)};
+}
+
 // dx of a sum of dz @ Wᵀ. K are its columns, `pitch` those of n; `parts` of the sums of a row.
 template <typename T>
 struct Denormed : GradientEpilogue {
@@ -260,6 +300,6 @@ struct Denormed : GradientEpilogue {
     __device__ __forceinline__ Row row(long long m) const { return row(m, of_row(m)); }
     __device__ __forceinline__ int column(long long k) const { return static_cast<int>(k); }
     __device__ __forceinline__ float operator()(const Row& row, int k, const float (&v)[1]) const {
-        return row.scale * (v[0] - row.level - to_float(row.n[k]) * row.along);
+        return row.scale * (v[0] - row.level - to_float(load_constant(row.n + k)) * row.along);
     }
 };

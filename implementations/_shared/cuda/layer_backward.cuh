@@ -8,7 +8,8 @@
 //   gradients_few_rows  the same of few rows of 16 bits: some blocks have a tile of dx each, whose depth their warps share, the others one
 //                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do. Rows of
 //                       x, W and dz are filled up to whole vectors
-//   inputs_…, weights_…  elsewhere a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K)
+//   inputs_…, weights_…  a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K): by warpgroups where dx has so few
+//                       tiles that the blocks of a cluster share their depth, and elsewhere than on Hopper
 //
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.
 #pragma once
@@ -174,6 +175,17 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     linear_split(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ z,
                  T* __restrict__ y, long long M, long long K, long long N) {
     matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, z, M, K, N, F(b, z, y));
+}
+
+// dx where it has few tiles. n has rows of `pitch` elements.
+template <typename T, typename F, bool NK, int BM, int BN, int STAGES, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    inputs_split(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ n, const float* __restrict__ rstd,
+                 const float2* __restrict__ sums, const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ y, long long M,
+                 long long K, long long N, long long across, long long down, long long pitch) {
+    ColumnParts<T> bias{column_parts, db, K, down};
+    matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch, across),
+                                               [&](int thread, int threads) { bias.sum_up(thread, threads); });
 }
 
 // Both, with K the columns of x, N those of dz; n has rows of `pitch` elements.

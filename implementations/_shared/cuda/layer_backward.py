@@ -1,43 +1,54 @@
 """The launches of a layer's backward modes (layer_backward.cuh), z = x @ W + b, and the choice of their tiles.
 
-`case` is one of x (M, K) with W (K, N) or (N, K), N being all columns of z. Products are made in one of three ways: `both` in one launch of
-Hopper's warpgroups, `few` rows in one launch, or `apart`. The tunables are those of the way's launches: both_…, few_…, or dx_… and dW_….
+`case` is one of x (M, K) with W (K, N) or (N, K), N being all columns of z. Products are made in one of four ways: `both` in one launch of
+Hopper's warpgroups, or `split` in two, of which dx is shared by the blocks of a cluster; `few` rows in one launch; or `apart`. The tunables are
+those of the way's launches: both_…, few_…, or dx_… and dW_….
 """
 
 from dataclasses import replace
 
 from implementations._shared.cuda import linear_gradients, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, shared_memory
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned, shared_memory
 
 THREADS = 256  # of a block that makes some of dz
 INPUTS_TILES = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES + matmul.SIMT_SPLIT_TILES
 FEW_TILES = tuple(
     tile for tile in matmul.FEW_ROWS_TILES if tile.rows < 64
 )  # two blocks of 256 threads have registers for no larger one
+# of dW behind `inputs_split`: in clusters it took as long
+WEIGHTS_TILES = tuple(tile for tile in matmul.WARPGROUP_TILES if tile.cluster == 1)
 WEIGHTS_SIDE = 128  # of a tile of dW of few rows
+LAUNCH = 1.5  # microseconds that a launch more takes
+SPLIT_COLUMNS = 256, 128  # of its tiles of dx: 64×64 took lola 200×1024→4096 28.6 µs, 128×128 25.5
 NUMBERS = "M", "K", "N"
 
 
 def way(case, device):
-    """`both`, `few` or `apart`."""
+    """`both`, `split`, `few` or `apart`."""
     if _few(case, device):
         return "few"
-    return "both" if linear_gradients.is_possible(case, device) else "apart"
+    if not linear_gradients.is_possible(case, device):
+        return "apart"
+    return "split" if _split(case, device) else "both"
 
 
 def whole_rows(case, device):
-    """The case with K and N filled up, as rows of dz are then, and those of what a launch copies or makes: to whole lines of L2 for `both`, of
-    `few` rows and in IEEE float32 to whole vectors, else not."""
+    """The case with K and N filled up, as rows of dz are then, and those of what a launch copies or makes: to whole lines of L2 for `both` and
+    `split`, of `few` rows and in IEEE float32 to whole vectors, else not."""
     how = way(case, device)
-    if how == "both":
-        return _filled(case, matmul.slab(case))
+    if how in ("both", "split"):
+        return _of_lines(case)
     return _of_vectors(case) if how == "few" or is_ieee(case) else case
 
 
 def _of_vectors(case):
     """`case` itself where rows of K and N are whole vectors, else with both filled up to such."""
     return case if rows_are_aligned(case, *case.size("K", "N")) else _filled(case, 16 // case.itemsize)
+
+
+def _of_lines(case):
+    return _filled(case, matmul.slab(case))
 
 
 def _filled(case, whole):
@@ -57,6 +68,36 @@ def _few(case, device):
         if found["KERNEL"] == "few_rows":
             return {name: found[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages")}
     return None
+
+
+def _products_of_lines(case):
+    """The cases of dx and of dW by warpgroups, which read rows of whole lines; how many of them dW sums up does not matter."""
+    own = matmul.gradients(_of_lines(case))
+    depth = filled_up(case, case.sizes["M"])
+    return own | {"dW": replace(own["dW"], sizes={**own["dW"].sizes, "K": depth})}
+
+
+def _split(case, device):
+    """The tunables of both launches of `split`, or None where `both` is expected to be faster, as it is wherever it shares out whole tiles: an H200
+    took for lola 200×1024→4096 25.5 µs and 28.6, for 1024×1024→4096 48.8 and 47.8."""
+    if linear_gradients.config(_of_lines(case), device)["SCHEDULE"] == "tiles":
+        return None
+    own = _products_of_lines(case)
+    dx = matmul_split.config(own["dx"], device, kernel="split", columns=SPLIT_COLUMNS)
+    if dx is None or not matmul.multiplies_by_warpgroups(own["dW"], device):
+        return None
+    dW = matmul_choice.config(own["dW"], device, WEIGHTS_TILES)
+    time = matmul_split.time(own["dx"], dx, 1, device) + LAUNCH + matmul_choice.time_of(own["dW"], dW, 1, device)
+    if time >= linear_gradients.time(_of_lines(case), device):
+        return None
+    return prefixed("dx", {"CLUSTER" if name == "SPLIT" else name: value for name, value in dx.items()}) | prefixed(
+        "dW", dW
+    )
+
+
+def _of_split(config):
+    """The tunables of dx as matmul_split.py has them."""
+    return matmul_split.of_cluster(of_launch("dx", config))
 
 
 def _of_two_stages(dx, device):
@@ -82,6 +123,8 @@ def config(case, device):
     own, how = matmul.gradients(whole_rows(case, device)), way(case, device)
     if how == "both":
         return prefixed("both", linear_gradients.config(case, device))
+    if how == "split":
+        return _split(case, device)
     if how == "few":
         return prefixed("few", _few(case, device))
     dx = matmul_choice.config(own["dx"], device, INPUTS_TILES)
@@ -96,6 +139,12 @@ def fits(case, device, config):
     if how == "few":
         return matmul.fits(own["dx"], device, _few_config(config), beside=_half(device), tiles=FEW_TILES)
     dx, dW = of_launch("dx", config), of_launch("dW", config)
+    if how == "split":
+        own = _products_of_lines(case)
+        if dx["KERNEL"] != "split":
+            return f"dx_KERNEL is split where both products are by warpgroups, not {dx['KERNEL']}"
+        reason = matmul_split.fits(own["dx"], device, _of_split(config), known=matmul_split.WIDE)
+        return reason or matmul.fits(own["dW"], device, dW, tiles=WEIGHTS_TILES)
     reason = matmul.fits(own["dx"], device, dx, tiles=INPUTS_TILES)
     return reason or matmul.fits(own["dW"], device, dW, tiles=matmul.TENSOR_TILES)
 
@@ -161,6 +210,8 @@ def pulling(launch, case, device, behind, rows, columns, parts=1):
         columns and down > 1 and (down, N),
         exchange and flags,
     ]
+    if case.mode == "forward_backward":
+        launch = replace(launch, overlaps=True)  # of the forward pass's last one
     first = len(launch.dtypes) - len(shapes)
     made = {first + i: shape for i, shape in enumerate(shapes) if shape}
     absent = [first + i for i, shape in enumerate(shapes) if not shape]
@@ -191,6 +242,15 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
     if how == "few":
         whole = whole_rows(case, device)
         return (_few_launch(file, case, whole, _few_config(config), made_of, (*given, dtype, dtype), (across, down)),)
+    if how == "split":
+        whole, of_both = whole_rows(case, device), _products_of_lines(case)
+        dx = matmul_split.launch(
+            file, "inputs", of_both["dx"], _of_split(config), (dtype, dtype, *given, dtype), (made_of,)
+        )
+        dW = matmul.launch(
+            file, "weights", of_both["dW"], device, of_launch("dW", config), dtypes=(dtype,) * 3, transposed=True
+        )
+        return replace(dx, sizes=(across, down, whole.sizes["K"])), dW
     dx = matmul.launch(
         file, "inputs", own["dx"], device, of_launch("dx", config), (made_of,), dtypes=(*(matmul.operand(case),) * 2, *given, dtype)
     )  # fmt: skip
@@ -219,9 +279,10 @@ def gradients(case, device, behind, rows, columns, parts=1):
     down = pulled_blocks(case, case.sizes["N"] // parts)[0]
     # n, rstd, parts of rows, parts of columns and db: which of them there are
     there = rows, rows, rows, columns and down > 1, columns
-    first = 2 if how == "apart" else 4
+    in_two = how in ("apart", "split")
+    first = 2 if in_two else 4
     absent = [first + i for i, given in enumerate(there) if not given]
-    if how == "apart":
+    if in_two:
         own = matmul.gradients(case)
         inputs = behind[0].returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
         weights = behind[1].returning({2: shape}, own["dW"].size(*NUMBERS))
@@ -236,7 +297,7 @@ def gradients(case, device, behind, rows, columns, parts=1):
     def call(dz, W, x, rstd, row_parts, db, column_parts, flags):
         given = [a for a, is_there in zip((x, rstd, row_parts, column_parts, db), there, strict=True) if is_there]
         operands = (dz, x) if nk else (x, dz)
-        if how == "apart":
+        if in_two:
             return inputs(dz, W, *given), weights(*operands)
         return both(dz, W, *operands, *given, *([] if flags is None else [flags]))[:2]
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
-from implementations._shared.cuda.matmul import PANEL
+from implementations._shared.cuda.matmul import PANEL, boxes
 from implementations._shared.cuda.matmul_choice import WORTH
 from implementations._shared.gpu import filled_up, multiprocessors
 
 TILES = ((128, 256), (192, 192), (128, 128))
 SCHEDULES, CLUSTERS = ("tiles", "stream_k"), (1, 2)
 COSTS = {(128, 256): 1.0, (192, 192): 1.2, (128, 128): 0.65}  # of a slab, 64 deep, beside one of the largest tile
+SLAB = 0.74  # microseconds
 # and in a cluster of two, which bring one operand once (the largest tile; others are not compared): lola 4096³ took an H100 452 µs, without clusters 485; geglu 2048×4096→11008 1049 and 1229
 SHARED = 0.93
 # In slabs' time: a tile's end; what each sharer of a tile leaves for its last one, of the largest tile; and how near a piece's beginning may be
@@ -60,6 +61,11 @@ def config(case, device):
         if fits(case, device, own) is None:
             choices.append(own)
     return min(choices, key=lambda own: _time(case, device, own))
+
+
+def time(case, device):
+    """Microseconds that both products take."""
+    return SLAB * _time(case, device, config(case, device))
 
 
 def _time(case, device, config):
@@ -152,14 +158,13 @@ def launch(file, case, device, config, arguments=(), dtypes=()):
     own, panels = shares(case, device, config), (64, PANEL)
     grid = most * cluster  # `shares` counts on all of them
     exchange = ((grid * rows * columns,), (grid * rows // 16,)) if own.snap < ALWAYS else ()
-    boxes = (rows, 64), (columns // cluster, 64) if upright else panels, panels, panels
     return Launch(
         program,
         grid,
         rows * 2 + 128,
         memory(config),
         dtypes=(case.dtype,) * 4 + tuple(dtypes),
-        boxes=boxes,
+        boxes=(*boxes(case, rows, columns // cluster), panels, panels),
         sizes=(own.dx, own.dW, own.snap),
         exchange=exchange,
     )

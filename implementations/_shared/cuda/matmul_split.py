@@ -8,7 +8,7 @@ CLUSTER for SPLIT (`or_split`, `of_cluster`).
 from itertools import product
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
-from implementations._shared.cuda.matmul import PANEL, slab
+from implementations._shared.cuda.matmul import PANEL, boxes, slab
 from implementations._shared.cuda.matmul_choice import split_time, time_of
 from implementations._shared.gpu import is_ieee, rows_are_aligned
 
@@ -106,5 +106,12 @@ def launch(file, kernel, case, config, dtypes=(), arguments=(), parts=1):
     nk, deep = case.options["w_layout"] == "nk", slab(case)
     name = f"{kernel}_{config['KERNEL']}"
     program = instance(file, name, TYPES[case.dtype], *arguments, nk, rows, columns, stages, split)
-    boxes = (rows, deep), (columns // parts, deep) if nk else (deep, PANEL)
-    return Launch(program, blocks(config, M, parts * N), rows * 2 + 128, memory(config), dtypes=dtypes, boxes=boxes)
+    of_x, of_W = boxes(case, rows, columns // parts)
+    return Launch(
+        program,
+        blocks(config, M, parts * N),
+        rows * 2 + 128,
+        memory(config),
+        dtypes=dtypes,
+        boxes=(of_x, of_W if nk else (deep, PANEL)),
+    )

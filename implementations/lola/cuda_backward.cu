@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(256)
     sum_both<T, X_ALIGNED, W_ALIGNED, NK, LANES, 1, WARPS>(x, W, n, rstd, sums, whole, M, K, N, pitch_n, pitch_W, across);
 }
 #if __CUDA_ARCH__ >= 900
-// Of the columns by clusters of SHARERS blocks; as those of the rows are, to no use.
+// The columns by clusters of SHARERS blocks; those of rows are clusters, too, of which nothing is shared.
 template <typename T, bool X_ALIGNED, bool W_ALIGNED, int LANES, int SHARERS, int WARPS>
 __global__ void __cluster_dims__(SHARERS, 1, 1) __launch_bounds__(256)
     statistics_shared(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ n, float* __restrict__ rstd, float* __restrict__ sums,
@@ -268,13 +268,6 @@ __global__ void __launch_bounds__(256, 2)
     pull<T, ALIGNED, 1>(z, dy, dz, db, column_parts, row_parts, M, N, pitch, each, Pulled<T, ACT, ALIGNED>(b, colsum));
 }
 
-// An element that nobody writes, so that many are asked for before one is stored.
-__device__ __forceinline__ float load_constant(const float* p) { return __ldg(p); }
-template <typename T>
-__device__ __forceinline__ T load_constant(const T* p) {
-    return T{__ldg(&p->bits)};
-}
-
 // dx of a sum of dz @ Wᵀ. K are its columns, `pitch` those of n; `parts` of the sums of a row.
 template <typename T>
 struct Denormed : GradientEpilogue {
@@ -300,6 +293,6 @@ struct Denormed : GradientEpilogue {
     __device__ __forceinline__ Row row(long long m) const { return row(m, of_row(m)); }
     __device__ __forceinline__ int column(long long k) const { return static_cast<int>(k); }
     __device__ __forceinline__ float operator()(const Row& row, int k, const float (&v)[1]) const {
-        return row.scale * (v[0] - row.level - to_float(load_constant(row.n + k)) * row.along);
+        return row.scale * (v[0] - row.level - to_float(row.n[k]) * row.along);
     }
 };

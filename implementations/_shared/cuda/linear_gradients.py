@@ -14,8 +14,8 @@ from implementations._shared.gpu import filled_up, multiprocessors
 
 TILES = ((128, 256), (192, 192), (128, 128))
 SCHEDULES, CLUSTERS = ("tiles", "stream_k"), (1, 2)
-COSTS = {(128, 256): 1.0, (192, 192): 1.2, (128, 128): 0.65}  # of a slab, 64 deep, beside one of the largest tile
-SLAB = 0.74  # microseconds
+SLAB = 0.74  # microseconds of one of the largest tile, 64 deep
+COSTS = {(128, 256): 1.0, (192, 192): 1.2, (128, 128): 0.65}  # of a slab beside that
 # and in a cluster of two, which bring one operand once (the largest tile; others are not compared): lola 4096³ took an H100 452 µs, without clusters 485; geglu 2048×4096→11008 1049 and 1229
 SHARED = 0.93
 # In slabs' time: a tile's end; what each sharer of a tile leaves for its last one, of the largest tile; and how near a piece's beginning may be

@@ -14,8 +14,8 @@ struct NothingBeside {
     __device__ __forceinline__ void operator()(int, int) const {}
 };
 
-// y of `all` slabs, which `copies` brings; sum(tile, pipeline, first, count) adds up so many of them, from slab `first` on. EARLY: they wait for the launch before where they must, and f may not begin earlier.
-// Without ANY_N, N is even, which saves a few registers.
+// y of `all` slabs, which `copies` brings; sum(tile, pipeline, first, count) adds up so many of them, from slab `first` on. EARLY: they wait for the
+// launch before where they must, and f may not begin earlier. Without ANY_N, N is even, which saves a few registers.
 template <bool EARLY, bool ANY_N, typename Tile, int BM, int STAGES, int SPLIT, int PARTS, typename T, typename C, typename Sum, typename F,
           typename Beside = NothingBeside>
 __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long long N, int all, const C& copies, Sum sum, F f, Beside beside = {}) {

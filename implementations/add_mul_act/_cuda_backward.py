@@ -5,17 +5,16 @@ LANES   places of a group that a block has; all threads: FLAT, with a group as l
 BLOCKS  of a multiprocessor
 """
 
-from math import gcd
 from pathlib import Path
 from typing import NamedTuple
 
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, of_launch, prefixed
 from implementations._shared.gpu import VECTOR_BYTES, multiprocessors
+from implementations.add_mul_act._rows import rows_of_a_group, slope_is_from_y
 
 FILE = Path(__file__).with_name("cuda_backward.cu")
 THREADS = 256
 UNROLLS, LANES, MOST_BLOCKS = (1, 2, 3, 4, 8), (4, 8, 16, 32, THREADS), 8
-FROM_Y = "relu", "sigmoid", "tanh"
 FEW_ROWS = 256  # up to which a block has all rows of few columns: parts would take a launch more
 
 
@@ -32,9 +31,8 @@ class Shares(NamedTuple):
 def _vectors(case):
     """(rows of the least group, its vectors, vectors of a matrix, the last one perhaps not whole)."""
     M, N = case.size("M", "N")
-    size = VECTOR_BYTES // case.itemsize
-    common = gcd(N, size)
-    return size // common, N // common, -(-M * N // size)
+    size, rows = VECTOR_BYTES // case.itemsize, rows_of_a_group(case)
+    return rows, rows * N // size, -(-M * N // size)
 
 
 def shares(case, device, config):
@@ -65,7 +63,7 @@ def config(case, device):
         return _config(next(n for n in UNROLLS if total <= n * THREADS), THREADS, 1)
     across = -(-least // 32)
     flat = case.sizes["N"] <= _flat_columns(case) and (rows > across or across * 32 > 1.125 * least)
-    blocks = 3 if case.options["activation"] in (*FROM_Y, "none") else 2
+    blocks = 3 if slope_is_from_y(case) or case.options["activation"] == "none" else 2
     unroll = min(4, max(2, -(-total // (blocks * sms * THREADS))))
     return _config(unroll, THREADS if flat else 32, blocks)
 
@@ -113,10 +111,9 @@ def build(case, device, config, call):
     """(forward, backward) of `call` and the launches behind it."""
     first, *more = launches(case, device, config)
     M, N = case.size("M", "N")
-    from_y, parts = case.options["activation"] in FROM_Y, shares(case, device, of_launch("gradient", config)).parts
-    kept = (
-        (0, 2) if from_y else (2,) if case.options["activation"] == "none" else (0, 1, 2, 3)
-    )  # of the inputs, x being y
+    from_y, parts = slope_is_from_y(case), shares(case, device, of_launch("gradient", config)).parts
+    # of the inputs, x being y
+    kept = (0, 2) if from_y else (2,) if case.options["activation"] == "none" else (0, 1, 2, 3)
     sums = {8: (parts, N)} if more else {7: (N,)}
     absent = [place for place in (0, 1, 3, 7, 8) if place not in (*kept, *sums)]
     gradient = first.returning({5: (M, N), 6: (M, N)} | sums, absent=absent)

@@ -6,30 +6,22 @@ that is db; else the sums are rows of N as well, which `sum_rows` (_shared/trito
 sigmoid and tanh come from y as it is stored, the other ones from the inputs again: nothing but y is kept.
 """
 
-from math import gcd
-
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import VECTOR_BYTES, multiprocessors
+from implementations._shared.gpu import multiprocessors
 from implementations._shared.triton import sums
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
 from implementations._shared.triton.limits import first_reason, misfit
 from implementations._shared.triton.slopes import slope, slope_from_value
+from implementations.add_mul_act._rows import rows_of_a_group, slope_is_from_y
 
-FROM_Y = ("relu", "sigmoid", "tanh")
 FEW_ROWS = 256
-
-
-def from_y(case):
-    """Whether the slope comes from y."""
-    return case.options["activation"] in FROM_Y
 
 
 def group(case):
     """Rows of a group; of few rows 1, whose loads of no whole vectors take less time than a second launch."""
-    size = VECTOR_BYTES // case.itemsize
-    return 1 if case.sizes["M"] <= FEW_ROWS else size // gcd(case.sizes["N"], size)
+    return 1 if case.sizes["M"] <= FEW_ROWS else rows_of_a_group(case)
 
 
 def parts(case, config):
@@ -73,7 +65,7 @@ def launches(case, config):
     pointer, own = TYPES[case.dtype], by_launch(config)["gradient"]
     signature = dict.fromkeys(("x", "z", "multiplier", "b", "dy"), pointer) | {"M": "i32", "dx": pointer, "dz": pointer}
     signature["db"] = pointer if count == 1 else "*fp32"
-    options = {"N": N, "GROUP": rows, "ACTIVATION": case.options["activation"], "FROM_Y": from_y(case)}
+    options = {"N": N, "GROUP": rows, "ACTIVATION": case.options["activation"], "FROM_Y": slope_is_from_y(case)}
     grid = (triton.cdiv(rows * N, own["COLUMNS"]) * own["PARTS"],)
     first = launch_with(own, gradient, signature, options, grid)
     return (first,) if count == 1 else (first, sums.launch(case, count, N))

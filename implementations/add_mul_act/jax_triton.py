@@ -7,6 +7,7 @@ from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations._shared.triton import elementwise
 from implementations.add_mul_act import _triton_backward as backward
+from implementations.add_mul_act._rows import slope_is_from_y
 from implementations.add_mul_act._triton_kernels import INPUTS, TUNABLES, config, fits, forward_launch, launches  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
@@ -40,7 +41,7 @@ def _differentiated(case, device, chosen):
     """(forward, backward) of two launches, or three (_triton_backward.py), both jitted."""
     call = _call(forward_launch(case, elementwise.config(case, device, INPUTS)))
     first, *more = backward.launches(case, chosen)
-    parts, from_y, (M, N) = backward.parts(case, chosen), backward.from_y(case), case.size("M", "N")
+    parts, from_y, (M, N) = backward.parts(case, chosen), slope_is_from_y(case), case.size("M", "N")
 
     def forward(x, z, multiplier, b):
         y = call(x, z, multiplier, b)

@@ -4,6 +4,7 @@ import torch
 
 from implementations._shared.triton import elementwise
 from implementations.add_mul_act import _triton_backward as backward
+from implementations.add_mul_act._rows import slope_is_from_y
 from implementations.add_mul_act._triton_kernels import INPUTS, TUNABLES, config, fits, forward_launch, launches  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
@@ -52,7 +53,7 @@ def _differentiated(case, device, chosen):
     """(forward, backward) of two launches, or three (_triton_backward.py)."""
     call = _call(case, forward_launch(case, elementwise.config(case, device, INPUTS)))
     first, *more = (launch.bind() for launch in backward.launches(case, chosen))
-    parts, from_y, M = backward.parts(case, chosen), backward.from_y(case), case.sizes["M"]
+    parts, from_y, M = backward.parts(case, chosen), slope_is_from_y(case), case.sizes["M"]
 
     def forward(x, z, multiplier, b):
         y = call(x, z, multiplier, b)

@@ -80,19 +80,18 @@ def _products_of_lines(case):
 def _split(case, device):
     """The tunables of both launches of `split`, or None where `both` is expected to be faster, as it is wherever it shares out whole tiles: an H200
     took for lola 200×1024→4096 25.5 µs and 28.6, for 1024×1024→4096 48.8 and 47.8."""
-    if linear_gradients.config(_of_lines(case), device)["SCHEDULE"] == "tiles":
+    whole, own = _of_lines(case), _products_of_lines(case)
+    both = linear_gradients.config(whole, device)
+    if both["SCHEDULE"] == "tiles":
         return None
-    own = _products_of_lines(case)
     dx = matmul_split.config(own["dx"], device, kernel="split", columns=SPLIT_COLUMNS)
     if dx is None or not matmul.multiplies_by_warpgroups(own["dW"], device):
         return None
     dW = matmul_choice.config(own["dW"], device, WEIGHTS_TILES)
     time = matmul_split.time(own["dx"], dx, 1, device) + LAUNCH + matmul_choice.time_of(own["dW"], dW, 1, device)
-    if time >= linear_gradients.time(_of_lines(case), device):
+    if time >= linear_gradients.time(whole, device, both):
         return None
-    return prefixed("dx", {"CLUSTER" if name == "SPLIT" else name: value for name, value in dx.items()}) | prefixed(
-        "dW", dW
-    )
+    return prefixed("dx", matmul_split.with_cluster(dx)) | prefixed("dW", dW)
 
 
 def _of_split(config):

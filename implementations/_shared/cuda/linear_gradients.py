@@ -60,21 +60,16 @@ def config(case, device):
         own = {"BLOCK_M": rows, "BLOCK_N": columns, "num_stages": stages, "CLUSTER": cluster, "SCHEDULE": schedule}
         if fits(case, device, own) is None:
             choices.append(own)
-    return min(choices, key=lambda own: _time(case, device, own))
+    return min(choices, key=lambda own: time(case, device, own))
 
 
-def time(case, device):
+def time(case, device, config):
     """Microseconds that both products take."""
-    return SLAB * _time(case, device, config(case, device))
-
-
-def _time(case, device, config):
-    """In slabs of the largest tile."""
     own, rows, columns = shares(case, device, config), config["BLOCK_M"], config["BLOCK_N"]
     exchanged = EXCHANGE * own.sharers * rows * columns / (TILES[0][0] * TILES[0][1])
     shared = SHARED if config["CLUSTER"] > 1 and (rows, columns) == TILES[0] else 1.0
-    time = COSTS[rows, columns] * shared * (own.slabs + TILE_END * own.ends) + exchanged
-    return time * WORTH if config["SCHEDULE"] == "stream_k" else time
+    slabs = COSTS[rows, columns] * shared * (own.slabs + TILE_END * own.ends) + exchanged
+    return SLAB * slabs * (WORTH if config["SCHEDULE"] == "stream_k" else 1)
 
 
 def fits(case, device, config):

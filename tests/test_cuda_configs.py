@@ -22,6 +22,11 @@ A100, H200, B200 = (
 )
 RTX3090 = Device("cuda", "sm_86", (8, 6), 82)  # 99 KiB of shared memory
 MODES = "forward", "backward"
+# whose gradients have tiles that the blocks of clusters share, as those of no named case do
+MORE = {
+    name: {"of_clusters": {"M": 200, "K": 1024, "N": N}}
+    for name, N in (("lola", 4096), ("splacc", 2048), ("geglu", 2048))
+}
 SHARED_BYTES = {A100: 163 << 10, H200: 227 << 10, B200: 227 << 10, RTX3090: 99 << 10}
 
 
@@ -30,7 +35,7 @@ def module_of(name):
 
 
 def cells(name, device, wanted=lambda case: True, modes=("forward",)):
-    """Every variant of every named case, in every dtype, precision, layout, form and hashing, that the device can run."""
+    """Every variant of every named case, and of MORE, in every dtype, precision, layout, form and hashing, that the device can run."""
     kernel, module = KERNELS[name], module_of(name)
     has = {"forward": module.VARIANTS, "backward": kernel.implementations["cuda"].backward}
     options = {
@@ -38,10 +43,13 @@ def cells(name, device, wanted=lambda case: True, modes=("forward",)):
         for key, values in kernel.options.items()
         if key in ("w_layout", "form", "interaction", "hashing", "until")
     }
-    for case_name, dtype, *chosen in itertools.product(kernel.mathematics.cases, DTYPES, *options.values()):
+    named = {**kernel.mathematics.cases, **MORE.get(name, {})}
+    for case_name, dtype, *chosen in itertools.product(named, DTYPES, *options.values()):
         if dtype[1] in kernel.mathematics.precisions and wanted(case_name):
             for mode in modes:
-                case = make_case(kernel, case_name, *dtype, options=dict(zip(options, chosen, strict=True)), mode=mode)
+                case = make_case(
+                    kernel, named[case_name], *dtype, options=dict(zip(options, chosen, strict=True)), mode=mode
+                )
                 for variant in has[mode]:
                     if module.skip(case, variant, device) is None:
                         yield case, variant
@@ -458,18 +466,21 @@ def test_a_layers_backward_call_is_two_launches_where_both_products_are_one(name
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "expected"),
+    ("name", "sizes", "cluster"),
     [
-        ("lola", (200, 1024, 4096), "split"), ("lola", (256, 768, 3072), "split"), ("splacc", (200, 1024, 2048), "split"),
-        ("lola", (777, 1000, 3000), "both"), ("lola", (1024, 1024, 4096), "both"), ("lola", (200, 4096, 4096), "both"),
+        ("lola", (200, 1024, 4096), 4), ("lola", (256, 768, 3072), 4), ("splacc", (200, 1024, 2048), 4), ("lola", (512, 512, 2048), 4),
+        ("lola", (500, 1024, 4096), 2), ("splacc", (400, 1024, 2048), 2), ("lola", (400, 768, 2048), 2),
+        ("lola", (777, 1000, 3000), 0), ("lola", (1024, 1024, 4096), 0), ("lola", (256, 4096, 4096), 0),
     ],
 )  # fmt: skip
-def test_gradients_are_two_launches_where_dx_has_few_tiles_and_dW_one_round(name, sizes, expected):
-    """On an H200 each was the faster one there."""
+def test_tiles_of_dx_are_shared_beside_those_of_dW_where_they_are_few(name, sizes, cluster):
+    """On an H200 each was the fastest there."""
     module, variant = module_of(name), "multirow" if name == "lola" else "two_accumulators"
     case = make_case(KERNELS[name], dict(zip("MKN", sizes, strict=True)), "bfloat16", mode="backward")
-    names = [p.program.name for p in module.launches(case, variant, H200, module.config(case, variant, H200))]
-    assert any(own.startswith("inputs_split<") for own in names) == (expected == "split"), names
+    config = module.config(case, variant, H200)
+    (products,) = module.launches(case, variant, H200, config)[1:]
+    assert products.program.name.startswith("gradients_beside<" if cluster else "gradients_together<")
+    assert config.get("beside_CLUSTER", 0) == cluster
 
 
 BY_WARPGROUPS = "linear_warpgroup<", "linear_split<"
@@ -551,7 +562,7 @@ def test_blocks_of_few_gated_rows_run_at_once(sizes):
     [
         ((1, 1024, 2048), ["kept_few_rows", "gated_few_rows"]), ((64, 1024, 2048), ["kept_few_rows", "pull_gate", "gradients_few_rows"]),
         ((1, 1000, 3001), ["whole_rows", "linear_split", "gated", "gated_few_rows"]),  # these rows of W are copied
-        ((200, 1024, 2048), ["linear_split", "gated", "pull_gate", "inputs_split", "weights_warpgroup"]),
+        ((200, 1024, 2048), ["linear_split", "gated", "pull_gate", "gradients_beside"]),
         ((1024, 1024, 2048), ["linear_warpgroup", "gated", "pull_gate", "gradients_together"]),
     ],
 )  # fmt: skip
@@ -567,7 +578,8 @@ def test_a_gated_step_has_one_launch_forward_where_rows_are_few_and_whole(sizes,
     ("sizes", "begins"),
     [
         ((1, 1024, 4096), ["kept_few_rows"]), ((64, 1024, 4096), ["kept_few_rows"]), ((48, 1001, 3001), ["statistics_shared", "linear_split"]),
-        ((1024, 1024, 4096), ["statistics_shared", "linear_warpgroup"]),
+        ((1024, 1024, 4096), ["statistics", "summed_warpgroup"]), ((200, 1024, 4096), ["statistics", "summed_warpgroup"]),
+        ((300, 4096, 512), ["statistics_shared", "linear_split"]),  # of few tiles, each of which has to be added up
     ],
 )  # fmt: skip
 def test_lolas_forward_pass_before_gradients_is_one_launch_or_two(sizes, begins):

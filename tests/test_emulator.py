@@ -604,10 +604,16 @@ GRADIENTS = [
     # tiles that are not shared; the second half of dZ begins at no whole vector, and what is behind it is 0
     ("geglu", {"M": 150, "K": 261, "N": 173}, "two_accumulators", "bfloat16", "kn", BOTH | {"both_BLOCK_N": 128, "both_SCHEDULE": "tiles"}),
     ("splacc", {"M": 150, "K": 264, "N": 172}, "two_accumulators", "float16", "nk", BOTH),
-    # blocks that share the depth of a tile of dx, and dW behind them; rows of 803 elements are copied, those of 131 are filled up
-    ("lola", {"M": 130, "K": 136, "N": 803}, "multirow", "bfloat16", "kn", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 128, "dx_CLUSTER": 2, "dx_num_stages": 3}),
-    ("lola", {"M": 150, "K": 131, "N": 803}, "multirow", "float16", "nk", {"dx_BLOCK_M": 128, "dx_BLOCK_N": 128, "dx_CLUSTER": 4, "dx_num_stages": 3}),
-    ("splacc", {"M": 70, "K": 131, "N": 400}, "two_accumulators", "bfloat16", "kn", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 64, "dx_CLUSTER": 4, "dx_num_stages": 3}),
+    # blocks that share the depth of a tile of dx beside those of dW, the last of which have no tile; rows of 1003 elements are copied, those of 131 filled up
+    ("lola", {"M": 130, "K": 136, "N": 1003}, "multirow", "bfloat16", "kn", {"beside_BLOCK_M": 64, "beside_BLOCK_N": 128, "beside_CLUSTER": 2, "beside_num_stages": 3}),
+    ("lola", {"M": 150, "K": 131, "N": 1200}, "multirow", "float16", "nk", {"beside_BLOCK_M": 128, "beside_BLOCK_N": 128, "beside_CLUSTER": 4, "beside_num_stages": 3}),
+    ("splacc", {"M": 70, "K": 131, "N": 400}, "two_accumulators", "bfloat16", "kn", {"beside_BLOCK_M": 64, "beside_BLOCK_N": 64, "beside_CLUSTER": 4, "beside_num_stages": 3}),
+    ("geglu", {"M": 150, "K": 136, "N": 600}, "two_accumulators", "bfloat16", "nk", {"beside_BLOCK_M": 128, "beside_BLOCK_N": 128, "beside_CLUSTER": 1, "beside_num_stages": 4}),
+    # column sums beside the product, of both widths of its tiles, of which the last are partly outside
+    ("lola", {"M": 260, "K": 200, "N": 776}, "multirow", "bfloat16", "kn", {}),
+    ("lola", {"M": 260, "K": 136, "N": 776}, "multirow", "float16", "nk", {}),
+    ("lola", {"M": 260, "K": 136, "N": 1032}, "multirow", "bfloat16", "nk", {}),
+    ("lola", {"M": 260, "K": 200, "N": 1032}, "multirow", "bfloat16", "kn", {}),
     # few rows: tiles of dx beside those of dW
     ("lola", {"M": 5, "K": 136, "N": 328}, "multirow", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
     ("geglu", {"M": 37, "K": 136, "N": 164}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from implementations._shared.cuda import layer_backward, linear_gradients, matmul, matmul_choice
+from implementations._shared.cuda import layer_backward, linear_gradients, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
@@ -12,6 +12,11 @@ LANES = 8, 4, 2  # vectors side by side that a block of column sums has
 BUSY = 0.94  # the share of multiprocessors that then have one
 CLUSTER_LANES = 32, 16, 8  # the same where the blocks of a cluster share the rows of W
 SHARERS, SHARE = 8, 64  # at most, and the rows that one has at least
+# Microseconds in which the producer of `summed_warpgroup` adds up a slab, by columns of the tile, and in which a column of it is stored; and what column sums of their
+# own cost less than a product that reads W first, in bytes of W a microsecond: lola's forward pass of 200×1024→4096 took 21.0 µs, so 16.2
+SUMS_OF_SLAB, SUMS_END, APART_RATE = {128: 0.47, 256: 0.83}, 0.015, 1.4e6
+SUMMED_TILES = (256, 4), (128, 6)  # columns and num_stages; clusters were no faster
+PARTS_BYTES = 3 << 10  # of its sums, in shared memory
 MANY_ROWS, MOST_OF_A_WARP = 512, 4096  # from which a warp has a row, and elements up to which it has
 # with its statistics a tile of 64×64 has no registers left
 FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64, 64)]
@@ -39,14 +44,42 @@ def forward_launches(case, device):
     if few := few_rows_config(case, device):
         dtypes = *(case.dtype,) * 6, "float32", "float32"
         return (matmul.launch(FILE, "kept", case, device, few, (activation,), beside=statistics_bytes, dtypes=dtypes),)
+    if summed := summed_config(case, device):
+        whole, dtypes = layer_backward.whole_rows(case, device), (*(case.dtype,) * 5, "float32")
+        linear = matmul.launch(FILE, "summed", whole, device, summed, (activation,), dtypes=dtypes)
+        return in_turn(_statistics_launch(case, device, columns=False), linear)
     linear = layer_backward.linear(FILE, case, device, f"Activated<{T}, {activation}>")
     return in_turn(_statistics_launch(case, device), linear)
 
 
-def _statistics_launch(case, device):
+def summed_config(case, device):
+    """That of `summed_warpgroup`, or None where column sums of their own and another product are expected to be faster."""
+    if layer_backward.way(case, device) not in ("both", "beside") or not rows_are_aligned(case, _pitch(case)):
+        return None  # who copies W sums it up, too
+    whole, choices = layer_backward.whole_rows(case, device), []
+    for columns, stages in SUMMED_TILES:
+        own = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": columns, "num_stages": stages, "CLUSTER": 1}
+        if matmul.fits(whole, device, own, beside=lambda tile: PARTS_BYTES) is None:
+            choices.append(own)
+    best = min(choices, key=lambda own: _summed_time(whole, device, own), default=None)
+    if best is None:
+        return None
+    other = matmul_split.time_of_either(whole, layer_backward.linear_config(case, device), 1, device)
+    K, N = case.size("K", "N")
+    return best if _summed_time(whole, device, best) < other + K * N * case.itemsize / APART_RATE else None
+
+
+def _summed_time(case, device, config):
+    """Microseconds: a tile takes no less than its sums."""
+    sums = -(-case.sizes["K"] // matmul.slab(case)) * SUMS_OF_SLAB[config["BLOCK_N"]] + SUMS_END * config["BLOCK_N"]
+    return max(matmul_choice.time_of(case, config, 1, device), sums)
+
+
+def _statistics_launch(case, device, columns=True):
+    """The launch that makes n of rows, and sums up `columns`."""
     M, K, N = case.size("M", "K", "N")
     whole, dtype, nk = layer_backward.whole_rows(case, device), case.dtype, case.options["w_layout"] == "nk"
-    lanes, sharers, across = column_blocks(case, device)
+    lanes, sharers, across = column_blocks(case, device) if columns else (LANES[0], 1, 0)
     warps = 1 if M >= MANY_ROWS and K <= MOST_OF_A_WARP else THREADS // 32  # that have a row
     aligned = rows_are_aligned(case, K), rows_are_aligned(case, K if nk else N)
     name, layout = ("statistics_shared", (lanes, sharers)) if sharers > 1 else ("statistics", (nk, lanes))
@@ -114,6 +147,17 @@ def _forward(case, device):
         return at_once
 
     whole = layer_backward.whole_rows(case, device)
+    if summed_config(case, device):
+        rows = first.returning({2: whole.size("M", "K"), 3: (M,)}, absent=(4, 5))
+        summed = linear[0].returning({3: (M, N), 4: (M, N), 5: (N,)}, (M, K, N))
+
+        def with_sums(x, W, b):
+            n, rstd = rows(x, W)
+            z, y, colsum = summed(n, W, b)
+            return y, (n, rstd, z, colsum, W, b)
+
+        return with_sums
+
     copied = whole is not case and not rows_are_aligned(case, _pitch(case))
     made = {2: whole.size("M", "K"), 3: (M,), 4: (N,)}
     W_rows = {5: (linear_gradients.weights_shape(case)[0], _pitch(whole))} if copied else {}

@@ -2,6 +2,7 @@
 //
 //   statistics     a block has a row of x, n of it in the storage dtype; or some columns of W, their float32 sums, by clusters where there are any.
 //   linear_…       a tile of z, and y of it as it is stored (layer_backward.cuh).
+//   summed_…       the same, with the column sums beside it, so that W is read once; `statistics` has the rows alone then
 //   kept_few_rows  of few rows of 16 bits all in one launch, z by the identity of lola's forward pass (_counting.cuh).
 //
 // Where products are by Hopper's warpgroups, n is left in rows of whole lines of L2, and of W a copy, where its own are no whole vectors; of few
@@ -13,6 +14,7 @@
 //                pass over dn = dz @ Wᵀ: sum of dn = dz . colsum(W), and sum of dn * n = dz . (z - b).
 //   gradients_…, or inputs_… and weights_…       dx = (dn - sum of dn / K - n * sum of dn * n / K) / deviation, dW and db (layer_backward.cuh).
 #include "_counting.cuh"
+#include "_kept_sums.cuh"
 #include "_shared/cuda/layer_backward.cuh"
 
 // The sum over a warp, or where WARPS is 8 over a block of so many, in all of its threads; `parts` has 8 floats, and is used once.
@@ -185,6 +187,15 @@ struct Activated : Biased<T> {
     __device__ __forceinline__ void store(T* to, T v) const { *to = v, y[to - z] = of(v); }
 };
 
+// The same, and the sums of columns of W.
+template <typename T, Activation ACT>
+struct SummedActivated : Activated<T, ACT> {
+    float* __restrict__ sums;
+
+    __device__ __forceinline__ SummedActivated(const T* b, const T* z, T* y, float* sums) : Activated<T, ACT>(b, z, y), sums(sums) {}
+    __device__ __forceinline__ void keep(long long n, float sum) const { sums[n] = sum; }
+};
+
 // The same of a sum of x @ W with the statistics of a tile, which are in shared memory once it is made.
 template <typename T, Activation ACT>
 struct NormedActivated : Activated<T, ACT> {
@@ -202,6 +213,15 @@ struct NormedActivated : Activated<T, ACT> {
         return (v[0] - row.x * *column.sum) * row.y + column.bias;
     }
 };
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    summed_warpgroup(const __grid_constant__ TensorMap n, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ z,
+                     T* __restrict__ y, float* __restrict__ sums, long long M, long long K, long long N) {
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, GivenRows, KeepingProducer<NK, BN>>(n, W, z, M, K, N, SummedActivated<T, ACT>(b, z, y, sums));
+}
+#endif
 
 // The blocks that have the same rows share the making of their n. Rows of x and W are whole vectors.
 template <typename T, Activation ACT, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>

@@ -13,8 +13,7 @@
 //
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.
 #pragma once
-#include "_shared/cuda/hopper/linear_gradients.cuh"
-#include "_shared/cuda/hopper/matmul_split.cuh"
+#include "_shared/cuda/hopper/gradients_beside.cuh"
 #include "_shared/cuda/matmul_few_rows.cuh"
 #include "_shared/cuda/weights.cuh"
 
@@ -39,7 +38,7 @@ struct StoredGradient : GradientEpilogue {
 template <typename T>
 __device__ __forceinline__ void sum_bias(const float* parts, T* db, long long N, long long count) {
     wait_for_previous_launch();
-    ColumnParts<T>{parts, db, N, count}.sum_up(threadIdx.x, blockDim.x);
+    ColumnParts<T>{parts, db, N, count}.sum_up(threadIdx.x, blockDim.x, gridDim.x);
 }
 
 // In all but the launches of both products, x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result. In IEEE float32
@@ -177,15 +176,15 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, z, M, K, N, F(b, z, y));
 }
 
-// dx where it has few tiles. n has rows of `pitch` elements.
+// Both of few rows.
 template <typename T, typename F, bool NK, int BM, int BN, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    inputs_split(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ n, const float* __restrict__ rstd,
-                 const float2* __restrict__ sums, const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ y, long long M,
-                 long long K, long long N, long long across, long long down, long long pitch) {
-    ColumnParts<T> bias{column_parts, db, K, down};
-    matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch, across),
-                                               [&](int thread, int threads) { bias.sum_up(thread, threads); });
+    gradients_beside(const __grid_constant__ TensorMap dz_rows, const __grid_constant__ TensorMap W, const __grid_constant__ TensorMap left,
+                     const __grid_constant__ TensorMap right, const T* __restrict__ n, const float* __restrict__ rstd,
+                     const float2* __restrict__ row_parts, const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ dx,
+                     T* __restrict__ dW, long long M, long long K, long long N, long long pitch, long long across, long long down) {
+    gradients_beside_each_other<T, NK, BM, BN, STAGES, SPLIT>(dz_rows, W, left, right, dx, dW, M, K, N, NK ? K : N, NK ? N : K,
+                                                              F(n, rstd, row_parts, K, pitch, across), ColumnParts<T>{column_parts, db, N, down});
 }
 
 // Both, with K the columns of x, N those of dz; n has rows of `pitch` elements.

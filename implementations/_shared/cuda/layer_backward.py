@@ -1,43 +1,55 @@
 """The launches of a layer's backward modes (layer_backward.cuh), z = x @ W + b, and the choice of their tiles.
 
 `case` is one of x (M, K) with W (K, N) or (N, K), N being all columns of z. Products are made in one of four ways: `both` in one launch of
-Hopper's warpgroups, or `split` in two, of which dx is shared by the blocks of a cluster; `few` rows in one launch; or `apart`. The tunables are
-those of the way's launches: both_…, few_…, or dx_… and dW_….
+Hopper's warpgroups that share out all slabs, or `beside` each other, with dx by the blocks of clusters; `few` rows in one launch; or `apart`. The
+tunables are those of the way's launches: both_…, beside_…, few_…, or dx_… and dW_….
 """
 
+import math
 from dataclasses import replace
 
 from implementations._shared.cuda import linear_gradients, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
-from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned, shared_memory
+from implementations._shared.gpu import (
+    clusters_at_once,
+    filled_up,
+    is_ieee,
+    multiprocessors,
+    rows_are_aligned,
+    shared_memory,
+)
 
 THREADS = 256  # of a block that makes some of dz
 INPUTS_TILES = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES + matmul.SIMT_SPLIT_TILES
 FEW_TILES = tuple(
     tile for tile in matmul.FEW_ROWS_TILES if tile.rows < 64
 )  # two blocks of 256 threads have registers for no larger one
-# of dW behind `inputs_split`: in clusters it took as long
-WEIGHTS_TILES = tuple(tile for tile in matmul.WARPGROUP_TILES if tile.cluster == 1)
 WEIGHTS_SIDE = 128  # of a tile of dW of few rows
-LAUNCH = 1.5  # microseconds that a launch more takes
-SPLIT_COLUMNS = 256, 128  # of its tiles of dx: 64×64 took lola 200×1024→4096 28.6 µs, 128×128 25.5
+BESIDE_SIDE, BESIDE_SPLITS = 128, (4, 2)  # of tiles of `beside`
+BESIDE_BEGIN, BESIDE_OTHERS = (
+    2.0,
+    1.13,
+)  # microseconds before its first product, of a tile of dW half of that; what others at work cost one of dx
+SHARED_BEGIN = (
+    4.0  # that `both` takes longer than linear_gradients.py says of such cases, where all slabs are shared out
+)
 NUMBERS = "M", "K", "N"
 
 
 def way(case, device):
-    """`both`, `split`, `few` or `apart`."""
+    """`both`, `beside`, `few` or `apart`."""
     if _few(case, device):
         return "few"
     if not linear_gradients.is_possible(case, device):
         return "apart"
-    return "split" if _split(case, device) else "both"
+    return "beside" if _beside(case, device) else "both"
 
 
 def whole_rows(case, device):
     """The case with K and N filled up, as rows of dz are then, and those of what a launch copies or makes: to whole lines of L2 for `both` and
-    `split`, of `few` rows and in IEEE float32 to whole vectors, else not."""
+    `beside`, of `few` rows and in IEEE float32 to whole vectors, else not."""
     how = way(case, device)
-    if how in ("both", "split"):
+    if how in ("both", "beside"):
         return _of_lines(case)
     return _of_vectors(case) if how == "few" or is_ieee(case) else case
 
@@ -77,26 +89,36 @@ def _products_of_lines(case):
     return own | {"dW": replace(own["dW"], sizes={**own["dW"].sizes, "K": depth})}
 
 
-def _split(case, device):
-    """The tunables of both launches of `split`, or None where `both` is expected to be faster, as it is wherever it shares out whole tiles: an H200
-    took for lola 200×1024→4096 25.5 µs and 28.6, for 1024×1024→4096 48.8 and 47.8."""
-    whole, own = _of_lines(case), _products_of_lines(case)
+def _beside(case, device):
+    """The tunables of `beside`, or None where `both` is expected to be faster, as it is wherever it shares out whole tiles."""
+    whole = _of_lines(case)
     both = linear_gradients.config(whole, device)
     if both["SCHEDULE"] == "tiles":
         return None
-    dx = matmul_split.config(own["dx"], device, kernel="split", columns=SPLIT_COLUMNS)
-    if dx is None or not matmul.multiplies_by_warpgroups(own["dW"], device):
-        return None
-    dW = matmul_choice.config(own["dW"], device, WEIGHTS_TILES)
-    time = matmul_split.time(own["dx"], dx, 1, device) + LAUNCH + matmul_choice.time_of(own["dW"], dW, 1, device)
-    if time >= linear_gradients.time(whole, device, both):
-        return None
-    return prefixed("dx", matmul_split.with_cluster(dx)) | prefixed("dW", dW)
+    side = {"BLOCK_M": BESIDE_SIDE, "BLOCK_N": BESIDE_SIDE, "num_stages": 6}
+    choices = [side | {"CLUSTER": split} for split in BESIDE_SPLITS]
+    choices = [own for own in choices if _fits_beside(case, device, own) is None]
+    best = min(choices, key=lambda own: _beside_time(whole, device, own), default=None)
+    if best and _beside_time(whole, device, best) < SHARED_BEGIN + linear_gradients.time(whole, device, both):
+        return best
+    return None
 
 
-def _of_split(config):
-    """The tunables of dx as matmul_split.py has them."""
-    return matmul_split.of_cluster(of_launch("dx", config))
+def _beside_time(case, device, config):
+    """Microseconds: of a tile of dx, or of all blocks, where the last one ends half a tile of dW after the others."""
+    shape, split, own = (config["BLOCK_M"], config["BLOCK_N"]), config["CLUSTER"], _products_of_lines(case)
+    dx, dW = _beside_tiles(case, config)
+    cost, places = matmul_split.COSTS[shape], clusters_at_once(device, split) * split
+    of_dx = BESIDE_BEGIN + matmul_choice.split_tile_time(own["dx"], shape, cost, split)
+    of_dW = BESIDE_BEGIN / 2 + matmul_choice.split_tile_time(own["dW"], shape, cost)
+    alone = math.ceil(dx * split / places) * of_dx * BESIDE_OTHERS
+    return max(alone, (dx * split * of_dx + dW * of_dW) / places + of_dW / 2)
+
+
+def _fits_beside(case, device, config):
+    """Why such a config cannot run, or None."""
+    dx = matmul_split.of_cluster(config | {"KERNEL": "split"})
+    return matmul_split.fits(_products_of_lines(case)["dx"], device, dx)
 
 
 def _of_two_stages(dx, device):
@@ -122,8 +144,8 @@ def config(case, device):
     own, how = matmul.gradients(whole_rows(case, device)), way(case, device)
     if how == "both":
         return prefixed("both", linear_gradients.config(case, device))
-    if how == "split":
-        return _split(case, device)
+    if how == "beside":
+        return prefixed("beside", _beside(case, device))
     if how == "few":
         return prefixed("few", _few(case, device))
     dx = matmul_choice.config(own["dx"], device, INPUTS_TILES)
@@ -137,13 +159,9 @@ def fits(case, device, config):
         return linear_gradients.fits(case, device, of_launch("both", config))
     if how == "few":
         return matmul.fits(own["dx"], device, _few_config(config), beside=_half(device), tiles=FEW_TILES)
+    if how == "beside":
+        return _fits_beside(case, device, of_launch("beside", config))
     dx, dW = of_launch("dx", config), of_launch("dW", config)
-    if how == "split":
-        own = _products_of_lines(case)
-        if dx["KERNEL"] != "split":
-            return f"dx_KERNEL is split where both products are by warpgroups, not {dx['KERNEL']}"
-        reason = matmul_split.fits(own["dx"], device, _of_split(config), known=matmul_split.WIDE)
-        return reason or matmul.fits(own["dW"], device, dW, tiles=WEIGHTS_TILES)
     reason = matmul.fits(own["dx"], device, dx, tiles=INPUTS_TILES)
     return reason or matmul.fits(own["dW"], device, dW, tiles=matmul.TENSOR_TILES)
 
@@ -154,16 +172,23 @@ def _few_config(config):
 
 def linear(file, case, device, made_of=None):
     """`linear_…` of `file`: x, W, b or none, z, and what the epilogue `made_of` makes of it or none."""
-    own, dtype = whole_rows(case, device), case.dtype
+    own, dtype, chosen = whole_rows(case, device), case.dtype, linear_config(case, device)
+    operands = (matmul.operand(case),) * 2
+    arguments, dtypes = (made_of or f"Biased<{TYPES[dtype]}>",), (*operands, dtype, dtype, dtype)
+    if chosen["KERNEL"] == "split":
+        return matmul_split.launch(file, "linear", own, matmul_split.of_cluster(chosen), dtypes, arguments)
+    return matmul.launch(file, "linear", own, device, chosen, arguments, dtypes=dtypes)
+
+
+def linear_config(case, device):
+    """That of `linear`."""
+    own = whole_rows(case, device)
     # rows that are longer than what is in them are known to tensor maps, and to the float32 units
     tiles = INPUTS_TILES if own is case or is_ieee(case) else matmul.WARPGROUP_TILES
-    chosen, operands = matmul_choice.config(own, device, tiles), (matmul.operand(case),) * 2
-    arguments, dtypes = (made_of or f"Biased<{TYPES[dtype]}>",), (*operands, dtype, dtype, dtype)
+    chosen = matmul_choice.config(own, device, tiles)
     if case.itemsize == 2 and chosen["KERNEL"] == "warpgroup":
-        chosen = matmul_split.or_split(own, chosen, device, columns=matmul_split.WIDE)
-        if chosen["KERNEL"] == "split":
-            return matmul_split.launch(file, "linear", own, matmul_split.of_cluster(chosen), dtypes, arguments)
-    return matmul.launch(file, "linear", own, device, chosen, arguments, dtypes=dtypes)
+        return matmul_split.or_split(own, chosen, device, columns=matmul_split.WIDE)
+    return chosen
 
 
 def rows_copy(file, case, device, rows, length, pitch):
@@ -241,15 +266,18 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
     if how == "few":
         whole = whole_rows(case, device)
         return (_few_launch(file, case, whole, _few_config(config), made_of, (*given, dtype, dtype), (across, down)),)
-    if how == "split":
-        whole, of_both = whole_rows(case, device), _products_of_lines(case)
-        dx = matmul_split.launch(
-            file, "inputs", of_both["dx"], _of_split(config), (dtype, dtype, *given, dtype), (made_of,)
+    if how == "beside":
+        return (
+            _beside_launch(
+                file,
+                case,
+                whole_rows(case, device),
+                of_launch("beside", config),
+                made_of,
+                (*given, dtype, dtype),
+                (across, down),
+            ),
         )
-        dW = matmul.launch(
-            file, "weights", of_both["dW"], device, of_launch("dW", config), dtypes=(dtype,) * 3, transposed=True
-        )
-        return replace(dx, sizes=(across, down, whole.sizes["K"])), dW
     dx = matmul.launch(
         file, "inputs", own["dx"], device, of_launch("dx", config), (made_of,), dtypes=(*(matmul.operand(case),) * 2, *given, dtype)
     )  # fmt: skip
@@ -272,13 +300,34 @@ def _few_launch(file, case, whole, config, made_of, dtypes, sizes):
     return Launch(program, grid, tile.threads, memory, dtypes=((case.dtype,) * 4 + dtypes), sizes=sizes)
 
 
+def _beside_launch(file, case, whole, config, made_of, dtypes, sizes):
+    rows, columns, stages, split = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages", "CLUSTER"))
+    upright, panels = case.options["w_layout"] == "kn", (64, matmul.PANEL)
+    tiles_dx, tiles_dW = _beside_tiles(case, config)
+    return Launch(
+        instance(file, "gradients_beside", TYPES[case.dtype], made_of, upright, rows, columns, stages, split),
+        (tiles_dx + -(-tiles_dW // split)) * split,
+        rows * 2 + 128,
+        matmul_split.memory(config),
+        dtypes=((case.dtype,) * 4 + dtypes),
+        boxes=(*matmul.boxes(case, rows, columns), panels, panels),
+        sizes=(whole.sizes["K"], *sizes),
+    )
+
+
+def _beside_tiles(case, config):
+    """How many there are of dx and of dW."""
+    shapes = case.size("M", "K"), linear_gradients.weights_shape(case)
+    return [-(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"]) for m, n in shapes]
+
+
 def gradients(case, device, behind, rows, columns, parts=1):
     """A function of dz, W, x, 1 / deviations or None, and the rest of what `pulling` returns, which returns dx and dW."""
     nk, how, shape = case.options["w_layout"] == "nk", way(case, device), linear_gradients.weights_shape(case)
     down = pulled_blocks(case, case.sizes["N"] // parts)[0]
     # n, rstd, parts of rows, parts of columns and db: which of them there are
     there = rows, rows, rows, columns and down > 1, columns
-    in_two = how in ("apart", "split")
+    in_two = how == "apart"
     first = 2 if in_two else 4
     absent = [first + i for i, given in enumerate(there) if not given]
     if in_two:

@@ -82,6 +82,9 @@ SLAB, AREA, END = 1.8, 128 * 256, {1: 3.8, 2: 2.7}
 IDLE = 0.28  # of a slab's time, where it has the memory and the clock for itself: by the share of multiprocessors that idle
 # what a launch of clusters takes longer, and a slab's share, of which a block brings a part
 CLUSTERED, IN_CLUSTER = 1.3, 0.956
+# and of tiles of 128×128 where W, of which there is more than of x, comes from memory: lola 900×4096→2048 took 37.3 µs, in clusters of two 33.7, splacc
+# 500×1000→5000 26.9; beyond so many rows it was 4 to 8 % slower at splacc, geglu
+FEW_ROWS_IN_CLUSTER, OF_ROWS = 0.92, 1024
 NO_LINES = 0.065  # of a slab whose 384 rows are no whole lines of the L2 cache, each of which is then in two
 # What x and W may take to stay in the L2 cache; and beyond that, microseconds of a slab, of which a block brings 384 rows, if it is not the first
 L2_BYTES, BEYOND_L2 = 45 << 20, 0.03
@@ -123,22 +126,31 @@ def tensor_time(case, tile, schedule, parts, device):
 
 def split_time(case, shape, cost, split, parts, device):
     """The same with KERNEL=split, whose `split` blocks share the K of a tile, rows by columns."""
-    (M, K, N), (rows, columns) = case.size("M", "K", "N"), shape
-    tiles = math.ceil(M / rows) * math.ceil(parts * N / columns)
-    rounds, slabs = tiles / clusters_at_once(device, split), math.ceil(K / (matmul.slab(case) * split))
+    M, N = case.size("M", "N")
+    rounds = math.ceil(M / shape[0]) * math.ceil(parts * N / shape[1]) / clusters_at_once(device, split)
+    return SPLIT + math.ceil(rounds) * split_tile_time(case, shape, cost, split, parts, rounds)
+
+
+def split_tile_time(case, shape, cost, split=1, parts=1, busy=1):
+    """Microseconds of one such tile, when the share `busy` of multiprocessors is at work."""
+    K, (rows, columns) = case.sizes["K"], shape
+    slabs = math.ceil(K / (matmul.slab(case) * split))
     exchanged = rows * columns * 4 * (split - 1) / split / NEIGHBOUR_RATE
     end = SPLIT_END * END[parts] * rows * columns / AREA
-    products = slabs * slab_time(case, shape, cost, parts) * unhurried(rounds)
-    return SPLIT + math.ceil(rounds) * (products + end + exchanged)
+    return slabs * slab_time(case, shape, cost, parts) * unhurried(busy) + end + exchanged
 
 
 def slab_time(case, shape, cost, parts, cluster=1):
     """Microseconds of a slab of a tile, rows by columns, the columns of whose W are brought by the blocks of a cluster together."""
     K, (rows, columns), line = case.sizes["K"], shape, matmul.slab(case)
     brought = columns / cluster
-    own = SLAB * cost * rows * columns / AREA * (IN_CLUSTER if cluster > 1 else 1)
+    own = SLAB * cost * rows * columns / AREA * (_in_cluster(case, shape) if cluster > 1 else 1)
     own += NO_LINES * (rows * (K % line > 0) + brought * (weight_row(case) % line > 0)) / 384
     return own + beyond_l2(case, rows, brought, parts)
+
+
+def _in_cluster(case, shape):
+    return FEW_ROWS_IN_CLUSTER if shape == (128, 128) and case.sizes["M"] <= OF_ROWS else IN_CLUSTER
 
 
 def beyond_l2(case, rows, brought, parts):

@@ -128,16 +128,16 @@ __device__ __forceinline__ void pull(const T* z, const T* dy, T* dz, T* db, floa
     }
 }
 
-// db (N,) of `count` rows of parts, in their order; by `threads` threads of each block, of which this is number `thread`.
+// db (N,) of `count` rows of parts, in their order; by `threads` threads of each of the first `blocks`, of which this is number `thread`.
 template <typename T>
 struct ColumnParts {
     const float* parts;
     T* db;
     long long N, count;
 
-    __device__ __forceinline__ void sum_up(int thread, int threads) const {
+    __device__ __forceinline__ void sum_up(int thread, int threads, unsigned blocks) const {
         if (count < 2) return;
-        for (long long n = blockIdx.x * static_cast<long long>(threads) + thread; n < N; n += gridDim.x * static_cast<long long>(threads)) {
+        for (long long n = blockIdx.x * static_cast<long long>(threads) + thread; n < N; n += blocks * static_cast<long long>(threads)) {
             float sum = 0.0f;
 #pragma unroll 8
             for (long long i = 0; i < count; ++i) sum += parts[i * N + n];

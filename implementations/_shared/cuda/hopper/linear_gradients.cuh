@@ -147,7 +147,7 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
                     wanted.producer_commit(next++);
                 }
             }
-            bias.sum_up(thread, 96);
+            bias.sum_up(thread, 96, gridDim.x);
         }
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64>>();

@@ -1,9 +1,8 @@
 // x @ W on Hopper's warpgroup products for a y of few tiles: the SPLIT blocks of a cluster share the K of a tile, and each ends a part of
 // its columns. Operands as in matmul.cuh.
 //
-//   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS, EARLY, ANY_N>(x, W, y, M, K, N, f, beside)        f and PARTS as in matmul_mma.cuh
+//   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS, EARLY, ANY_N>(x, W, y, M, K, N, f)        f and PARTS as in matmul_mma.cuh
 //
-// beside(thread, threads) is what the producer's other warps do meanwhile, once the launch before has ended.
 // matmul_split.py says of which boxes x and W are. A block has one tile, so its first warpgroup is a producer without a scheduler, and gives
 // up registers only where 256 columns want them.
 #pragma once
@@ -15,7 +14,8 @@ struct NothingBeside {
 };
 
 // y of `all` slabs, which `copies` brings; sum(tile, pipeline, first, count) adds up so many of them, from slab `first` on. EARLY: they wait for the
-// launch before where they must, and f may not begin earlier. Without ANY_N, N is even, which saves a few registers.
+// launch before where they must, and f may not begin earlier. Without ANY_N, N is even, which saves a few registers. beside(thread, threads) is what
+// the producer's other warps do meanwhile, once the launch before has ended.
 template <bool EARLY, bool ANY_N, typename Tile, int BM, int STAGES, int SPLIT, int PARTS, typename T, typename C, typename Sum, typename F,
           typename Beside = NothingBeside>
 __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long long N, int all, const C& copies, Sum sum, F f, Beside beside = {}) {
@@ -114,13 +114,12 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
         }
 }
 
-template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, bool EARLY = false, bool ANY_N = true, typename F,
-          typename Beside = NothingBeside>
+template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, bool EARLY = false, bool ANY_N = true, typename F>
 __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
-                                             long long N, F f, Beside beside = {}) {
+                                             long long N, F f) {
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS>;
     if (threadIdx.x == 32) prefetch(x), prefetch(W);
     Copies<T, NK, PARTS, false> copies{x, W, static_cast<int>(M), static_cast<int>(N)};
     auto sum = [](Tile& tile, const Pipeline<STAGES, Tile::STAGE>& pipeline, int, int count) { mainloop(tile, pipeline, 0, count); };
-    split_tile<EARLY, ANY_N, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), copies, sum, f, beside);
+    split_tile<EARLY, ANY_N, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), copies, sum, f);
 }

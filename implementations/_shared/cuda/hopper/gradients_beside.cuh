@@ -30,15 +30,13 @@ __device__ __forceinline__ void single_tile(T* __restrict__ y, long long M, long
                 copies.template bring<BM, Tile::COLUMNS, 1>(to, pipeline.full(i), share, i);
             }
         }
-        __syncwarp();
-        __syncthreads();  // with the consumers
         return;
     }
     if constexpr (WIDE) warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64>>();
     Tile tile;
     if (tile.has_rows(static_cast<int>(m0), static_cast<int>(M))) mainloop(tile, pipeline, 0, count);
     else pass(pipeline, 0, count);
-    __syncthreads();  // all slabs are read
+    asm volatile("bar.sync 1, %0;" ::"n"(BM * 2) : "memory");  // all slabs are read
     None none[2];
     tile.epilogue(memory, y, M, N, m0, n0, Stored{}, none, static_cast<const None*>(nullptr));
 }

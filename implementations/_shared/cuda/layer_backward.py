@@ -26,13 +26,10 @@ FEW_TILES = tuple(
 )  # two blocks of 256 threads have registers for no larger one
 WEIGHTS_SIDE = 128  # of a tile of dW of few rows
 BESIDE_SIDE, BESIDE_SPLITS = 128, (4, 2)  # of tiles of `beside`
-BESIDE_BEGIN, BESIDE_OTHERS = (
-    2.0,
-    1.13,
-)  # microseconds before its first product, of a tile of dW half of that; what others at work cost one of dx
-SHARED_BEGIN = (
-    4.0  # that `both` takes longer than linear_gradients.py says of such cases, where all slabs are shared out
-)
+# microseconds before the first product of a tile of dx there, of a tile of dW half of that; and what others at work cost one of dx
+BESIDE_BEGIN, BESIDE_OTHERS = 2.0, 1.13
+# microseconds that `both` takes longer than linear_gradients.py says of such cases, where all slabs are shared out
+SHARED_BEGIN = 4.0
 NUMBERS = "M", "K", "N"
 
 
@@ -117,7 +114,7 @@ def _beside_time(case, device, config):
 
 def _fits_beside(case, device, config):
     """Why such a config cannot run, or None."""
-    dx = matmul_split.of_cluster(config | {"KERNEL": "split"})
+    dx = matmul_split.of_cluster(config | {"KERNEL": "beside"})
     return matmul_split.fits(_products_of_lines(case)["dx"], device, dx)
 
 
@@ -267,17 +264,8 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
         whole = whole_rows(case, device)
         return (_few_launch(file, case, whole, _few_config(config), made_of, (*given, dtype, dtype), (across, down)),)
     if how == "beside":
-        return (
-            _beside_launch(
-                file,
-                case,
-                whole_rows(case, device),
-                of_launch("beside", config),
-                made_of,
-                (*given, dtype, dtype),
-                (across, down),
-            ),
-        )
+        sizes = whole_rows(case, device).sizes["K"], across, down
+        return (_beside_launch(file, case, of_launch("beside", config), made_of, (*given, dtype, dtype), sizes),)
     dx = matmul.launch(
         file, "inputs", own["dx"], device, of_launch("dx", config), (made_of,), dtypes=(*(matmul.operand(case),) * 2, *given, dtype)
     )  # fmt: skip
@@ -300,7 +288,7 @@ def _few_launch(file, case, whole, config, made_of, dtypes, sizes):
     return Launch(program, grid, tile.threads, memory, dtypes=((case.dtype,) * 4 + dtypes), sizes=sizes)
 
 
-def _beside_launch(file, case, whole, config, made_of, dtypes, sizes):
+def _beside_launch(file, case, config, made_of, dtypes, sizes):
     rows, columns, stages, split = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages", "CLUSTER"))
     upright, panels = case.options["w_layout"] == "kn", (64, matmul.PANEL)
     tiles_dx, tiles_dW = _beside_tiles(case, config)
@@ -311,7 +299,7 @@ def _beside_launch(file, case, whole, config, made_of, dtypes, sizes):
         matmul_split.memory(config),
         dtypes=((case.dtype,) * 4 + dtypes),
         boxes=(*matmul.boxes(case, rows, columns), panels, panels),
-        sizes=(whole.sizes["K"], *sizes),
+        sizes=sizes,
     )
 
 

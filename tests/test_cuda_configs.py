@@ -154,7 +154,8 @@ def test_values_without_an_instance_are_refused(name):
         ("fused_mlp", ("wide", "bfloat16"), "default", {"layer1_KERNEL": "split", "layer1_BLOCK_M": 192}, "layer1: KERNEL=split has tiles of 64 or 128 × 64 or"),
         ("fused_mlp", ("wide", "float32", "tf32"), "default", {"layer2_KERNEL": "turned"}, "layer2: KERNEL=turned is for 16 bits"),
         ("fused_mlp", ("bottom_2048", "bfloat16"), "default", {"KERNEL": "simt"}, "KERNEL=tensor multiplies bfloat16 in precision ieee, not simt"),
-        ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: 128×128, 64×128"),
+        ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N, for D=128: 128×128, 64×128;"),
+        ("padded_attention", ("wide_heads", "bfloat16"), "flash", {"BLOCK_N": 128}, "BLOCK_M×BLOCK_N, for D=256: 128×64, 64×64;"),
         ("padded_attention", ("odd", "bfloat16"), "flash", {"WARPS_M": 2}, "BLOCK_M is 16: each of 2 WARPS_M has 16 or 32 rows"),
 ("interaction", ("main", "float32"), "default", {"BLOCK_K": 24}, "BLOCK_K is 24: there are instances for 16, 32, 64, 128"),
         ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_num_stages": 99}, "dense: a block takes .* bytes of shared memory"),
@@ -195,7 +196,7 @@ def test_gradients_of_attention_by_warpgroups_are_for_hopper(case, device, said)
     ("name", "sizes", "kernel", "blocks"),
     [
         ("lola", (2, 1024, 4096), "few_rows", 128), ("lola", (64, 1024, 4096), "few_rows", 128), ("lola", (100, 768, 3072), "warpgroup", 24),
-        ("lola", (129, 1024, 4096), "warpgroup", 64), ("lola", (16, 1001, 4096), "tensor", 64), ("splacc", (16, 2048, 2048), "few_rows", 128),
+        ("lola", (129, 1024, 4096), "warpgroup", 64), ("lola", (16, 1001, 4096), "tensor", 64), ("splacc", (16, 512, 2048), "few_rows", 128), ("splacc", (16, 2048, 2048), "split", 64),
         ("splacc", (128, 4096, 4096), "split", 128), ("geglu", (64, 2048, 2048), "split", 64), ("geglu", (1024, 1024, 4096), "warpgroup", 132),
     ],
 )  # fmt: skip
@@ -273,6 +274,25 @@ def test_rows_that_are_no_whole_vectors_are_copied_for_hoppers_attention(D, T, d
             assert copy[0].program.name == f"whole_rows<{dtype}, {tensors}, {pitch}, 4>" and not copy[0].overlaps
             vectors = 16 * T * pitch // 8
             assert 0 <= copy[0].grid // tensors * 1024 - vectors < 1024
+
+
+@pytest.mark.parametrize(
+    ("D", "T", "dtype", "device", "mode", "runs"),
+    [
+        (256, 64, "bfloat16", H200, "forward", True), (129, 64, "float16", H200, "forward", True), (257, 4096, "bfloat16", H200, "forward", False),
+        (256, 63, "bfloat16", H200, "forward", False), (256, 4096, "float32", H200, "forward", False), (256, 4096, "bfloat16", A100, "forward", False),
+        (256, 4096, "bfloat16", H200, "backward", False), (128, 63, "float32", A100, "backward", True),
+    ],
+)  # fmt: skip
+def test_attention_of_more_than_128_columns_is_for_hoppers_warpgroups_alone(D, T, dtype, device, mode, runs):
+    module = module_of("padded_attention")
+    case = make_case(KERNELS["padded_attention"], {"B": 1, "H": 2, "T": T, "D": D}, dtype, mode=mode)
+    reason = module.skip(case, "flash", device)
+    if runs:
+        assert reason is None
+        assert module.fits(case, "flash", device, module.config(case, "flash", device)) is None
+    else:
+        assert reason.startswith(f"D is {D}: rows of more than 128 elements")
 
 
 @pytest.mark.parametrize("device", SHARED_BYTES, ids=lambda d: d.name)

@@ -472,6 +472,10 @@ CONFIGS = [
     ("shcsa", {"T": 150, "C": 36, "D": 40}, "padded_attention", "bfloat16", "ieee", {"attention_SPLIT": 8}),
     ("shcsa", {"T": 256, "C": 512, "D": 64}, "padded_attention", "bfloat16", "ieee", {"dense_SPLIT": 4, "attention_SPLIT": 2}),
     ("shcsa", {"T": 139, "C": 261, "D": 127}, "whole_rows", "bfloat16", "ieee", {"dense_KERNEL": "warpgroup", "attention_KERNEL": "warpgroup"}),
+    ("shcsa", {"T": 139, "C": 136, "D": 201}, "whole_rows", "float16", "ieee", {}),
+    ("shcsa", {"T": 264, "C": 128, "D": 192}, "padded_attention", "bfloat16", "ieee", {"attention_SPLIT": 8}),
+    ("padded_attention", {"B": 1, "H": 2, "T": 201, "D": 256}, "flash", "float16", "ieee", {"BLOCK_M": 128, "WARPS_M": 8}),
+    ("padded_attention", {"B": 2, "H": 1, "T": 139, "D": 130}, "flash", "bfloat16", "ieee", {}),
     # rows of q, k and v that are copied to whole vectors; heads whose rows of y begin anywhere
     ("padded_attention", {"B": 2, "H": 3, "T": 137, "D": 101}, "flash", "bfloat16", "ieee", {}),
     ("padded_attention", {"B": 1, "H": 3, "T": 193, "D": 38}, "flash", "float16", "ieee", {"BLOCK_M": 192, "WARPS_M": 12}),

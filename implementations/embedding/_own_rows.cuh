@@ -7,6 +7,7 @@
 
 constexpr int ASKED = 4;    // ids that a thread asks for before it hashes the first
 constexpr int CHECKED = 8;  // the same where they are only checked
+constexpr int AT_ONCE = 32;  // the same where one block checks all
 
 // Zeros to `count` elements from number `first` of an array on, by all threads of the block.
 template <int THREADS, typename T>
@@ -17,6 +18,21 @@ __device__ __forceinline__ void clear_elements(T* array, Index first, Index coun
     if (threadIdx.x < head) to[threadIdx.x] = from_float<T>(0.0f);
     for (Index i = threadIdx.x; i < vectors; i += THREADS) reinterpret_cast<uint4*>(to + head)[i] = make_uint4(0, 0, 0, 0);
     if (tail + threadIdx.x < count) to[tail + threadIdx.x] = from_float<T>(0.0f);
+}
+
+// Whether any of `count` ids is out of range, in all threads of the block. Of an id its high word says so.
+template <int THREADS>
+__device__ __forceinline__ bool any_out_of_range(const Index* ids, Index count) {
+    auto words = reinterpret_cast<const int*>(ids);
+    int found = 0;
+    for (Index first = threadIdx.x; first < count; first += AT_ONCE * THREADS) {
+        int high[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) high[k] = first + k * THREADS < count ? words[2 * (first + k * THREADS) + 1] : 0;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) found |= high[k];
+    }
+    return __syncthreads_or(found != 0);
 }
 
 // The rows of dy of all `count` look-ups whose ids are out of range, to one row. A warp takes every WARPS-th 32 of them; `parts` is shared.
@@ -64,9 +80,13 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     __shared__ Key sorted[CHUNK];
     __shared__ Tile<W, LANES, THREADS, CHUNK, true> tile;
     __shared__ int blocks[F], found;
+    prefetch_to_cache(ids, M * F * sizeof(Index));  // beside the offsets
+    prefetch_to_cache(dy, M * F * D * sizeof(T));
     Index total = offsets[F], more = gridDim.x - 1 - F;
-    if (blockIdx.x == gridDim.x - 1)
+    if (blockIdx.x == gridDim.x - 1) {
+        if (!any_out_of_range<THREADS>(ids, M * F)) return clear_elements<THREADS>(dtables, total * D, D);
         return sum_out_of_range(tile.carried, ids, dy, dtables + total * D, M * F, static_cast<int>(D));
+    }
     for (int f = threadIdx.x; f < F; f += THREADS) blocks[f] = 1 + static_cast<int>((offsets[f + 1] - offsets[f]) * more / total);
     if (threadIdx.x == 0) found = 0;
     __syncthreads();
@@ -95,9 +115,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     while (padded < count) padded *= 2;
     for (int i = count + threadIdx.x; i < padded; i += THREADS) sorted[i] = ~Key{0};
     if (count > 1) sort_keys<THREADS>(sorted, padded);
-    for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
-        tile.look_ups[i] = NO_LOOK_UP;
-        if (i >= count) continue;
+    for (int i = threadIdx.x; i < count; i += THREADS) {
         bool last = i + 1 == count || sorted[i + 1] >> LOG != sorted[i] >> LOG;
         tile.rows[i] = static_cast<int>(sorted[i] >> LOG);
         tile.look_ups[i] = (static_cast<int>(sorted[i] & (CHUNK - 1)) * F + feature) * 2 + last;

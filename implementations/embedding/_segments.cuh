@@ -6,8 +6,6 @@
 
 #include "_shared/cuda/lookup.cuh"
 
-constexpr int NO_LOOK_UP = -2147483647 - 1;
-
 // W neighbouring elements of a row in the units that move them. Structs of 16-bit elements would move one by one.
 template <int BYTES>
 struct UnitOf {
@@ -67,7 +65,7 @@ __device__ __forceinline__ void store_piece(T* to, const float (&values)[W]) {
 template <int W, int LANES, int THREADS, int CHUNK, bool LONG = false>
 struct Tile {
     int rows[CHUNK];
-    int look_ups[CHUNK];          // 2 × its number in dy, 1 more if it is the last of its segment; or NO_LOOK_UP
+    int look_ups[CHUNK];          // 2 × its number in dy, 1 more if it is the last of its segment
     float carried[W][THREADS];    // of each run: the sum of a segment that began before it
     float passed[LONG ? W : 1][LONG ? THREADS / 32 * LANES : 1];  // of each warp's runs together, if no segment ends in them
     unsigned ends[THREADS / 32];  // of each thread a bit: whether a segment ends in its run
@@ -79,7 +77,8 @@ template <int AHEAD, int W, int LANES, int THREADS, int CHUNK, bool LONG, typena
 __device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK, LONG>& tile, int count, bool continued, const T* dy, int D,
                                              Store store, Leave leave) {
     constexpr int GROUPS = THREADS / LANES, OF_WARP = 32 / LANES, RUN = CHUNK / GROUPS, BATCH = RUN < AHEAD ? RUN : AHEAD;
-    int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = group * RUN, last = min(first + RUN, count) - 1;
+    int run = min((count + GROUPS - 1) / GROUPS, RUN);  // look-ups of each
+    int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = group * run, last = min(first + run, count) - 1;
     bool begins = first <= last && (first == 0 ? !continued : tile.look_ups[first - 1] & 1);
     bool open = first <= last && !(tile.look_ups[last] & 1);
     for (int d = lane * W; d - lane * W < D; d += LANES * W) {
@@ -114,15 +113,16 @@ __device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK, LONG
         };
         unsigned ended = 0;
 #pragma unroll 1
-        for (int k = first; k < first + RUN; k += BATCH) {
+        for (int k = first; k <= last; k += BATCH) {
             Piece<T, W> piece[BATCH];
             unsigned lasts = 0;  // a bit of each look-up
 #pragma unroll
             for (int a = 0; a < BATCH; ++a) {
+                piece[a] = {};
+                if (k + a > last) continue;
                 int look_up = tile.look_ups[k + a];
                 lasts |= (look_up & 1) << a;
-                piece[a] = {};
-                if (look_up >= 0 && d < D) piece[a] = load_piece<W>(dy + static_cast<Index>(look_up >> 1) * D + d);
+                if (d < D) piece[a] = load_piece<W>(dy + static_cast<Index>(look_up >> 1) * D + d);
             }
             ended |= lasts;
 #pragma unroll

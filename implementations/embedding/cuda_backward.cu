@@ -165,9 +165,7 @@ __global__ void __launch_bounds__(THREADS, (AHEAD > 4 ? 768 : 1024) / THREADS)
     const Item* items = sorted_items<WIDTH>(a, b, size, feature * M) + first;
     Index part = static_cast<Index>(feature) * tiles + number;
     dtables += begin * D, heads += part * D, tails += part * D;
-    for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
-        tile.look_ups[i] = NO_LOOK_UP;
-        if (i >= count) continue;
+    for (int i = threadIdx.x; i < count; i += THREADS) {
         Item item = items[i];
         int row = tile.rows[i] = row_of(item), next = first + i + 1 < M ? row_of(items[i + 1]) : size;
         tile.look_ups[i] = (static_cast<int>(item) * F + feature) * 2 + (row != next && row < size);
@@ -297,11 +295,11 @@ __global__ void __launch_bounds__(THREADS)
         sorted[i] = static_cast<Key>(row) << LOG | static_cast<Key>(i);
     }
     sort_keys<THREADS>(sorted, CHUNK);
-    for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
+    for (int i = threadIdx.x; i < count; i += THREADS) {
         bool last = i + 1 == CHUNK || sorted[i + 1] >> LOG != sorted[i] >> LOG;
         int sample = static_cast<int>(first) + static_cast<int>(sorted[i] & (CHUNK - 1));
         tile.rows[i] = static_cast<int>(sorted[i] >> LOG);
-        tile.look_ups[i] = i < count ? (sample * F + feature) * 2 + last : NO_LOOK_UP;
+        tile.look_ups[i] = (sample * F + feature) * 2 + last;
     }
     __syncthreads();
     sum_segments<AHEAD>(

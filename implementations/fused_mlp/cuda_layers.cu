@@ -9,12 +9,6 @@
 #include "_shared/cuda/matmul_few_rows.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
 
-// They are no launch's output, so that nobody has to be waited for.
-__device__ __forceinline__ void prefetch_to_cache(const void* from, long long bytes) {
-    for (long long i = (blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x) * 128; i < bytes; i += gridDim.x * blockDim.x * 128LL)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
-}
-
 template <typename T, Activation ACT, bool FILLED>
 struct Activated : Epilogue {
     const T* __restrict__ b;

@@ -1,5 +1,6 @@
 """lola's backward modes in CUDA C++: the launches of cuda_backward.cu, which says what they are. The tunables are layer_backward.py's."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from implementations._shared.cuda import layer_backward, linear_gradients, matmul, matmul_choice, matmul_split
@@ -40,17 +41,92 @@ def statistics_bytes(tile):
 
 
 def forward_launches(case, device):
-    """`statistics` and the product, or the one of both."""
-    T, activation = TYPES[case.dtype], case.options["activation"].upper()
+    """Those of the forward pass that keeps what backward wants: one, or the statistics and the product."""
+    return _form(case, device).launches(case, device)
+
+
+def _form(case, device):
+    """The form of the forward pass."""
     if few := few_rows_config(case, device):
-        dtypes = *(case.dtype,) * 6, "float32", "float32"
-        return (matmul.launch(FILE, "kept", case, device, few, (activation,), beside=statistics_bytes, dtypes=dtypes),)
-    if summed := summed_config(case, device):
-        whole, dtypes = layer_backward.whole_rows(case, device), (*(case.dtype,) * 5, "float32")
-        linear = matmul.launch(FILE, "summed", whole, device, summed, (activation,), dtypes=dtypes)
+        return AtOnce(few)
+    summed = summed_config(case, device)
+    return WithSums(summed) if summed else Apart()
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """One launch, `kept_few_rows`, of a config."""
+
+    config: dict
+
+    def launches(self, case, device):
+        activation, dtypes = case.options["activation"].upper(), (*(case.dtype,) * 6, "float32", "float32")
+        arguments = {"beside": statistics_bytes, "dtypes": dtypes}
+        return (matmul.launch(FILE, "kept", case, device, self.config, (activation,), **arguments),)
+
+    def call(self, case, device):
+        M, K, N = case.size("M", "K", "N")
+        (launch,) = self.launches(case, device)
+        kept = launch.returning({3: (M, N), 4: (M, N), 5: (M, K), 6: (M,), 7: (N,)}, (M, K, N))
+
+        def forward(x, W, b):
+            z, y, n, rstd, colsum = kept(x, W, b)
+            return y, (n, rstd, z, colsum, W, b)
+
+        return forward
+
+
+@dataclass(frozen=True)
+class WithSums:
+    """`statistics` of rows, and `summed_warpgroup` of a config, which sums up the columns of W."""
+
+    config: dict
+
+    def launches(self, case, device):
+        activation, dtypes = case.options["activation"].upper(), (*(case.dtype,) * 5, "float32")
+        whole = layer_backward.whole_rows(case, device)
+        linear = matmul.launch(FILE, "summed", whole, device, self.config, (activation,), dtypes=dtypes)
         return in_turn(_statistics_launch(case, device, columns=False), linear)
-    linear = layer_backward.linear(FILE, case, device, f"Activated<{T}, {activation}>")
-    return in_turn(_statistics_launch(case, device), linear)
+
+    def call(self, case, device):
+        M, K, N = case.size("M", "K", "N")
+        first, linear = self.launches(case, device)
+        rows = first.returning({2: layer_backward.whole_rows(case, device).size("M", "K"), 3: (M,)}, absent=(4, 5))
+        summed = linear.returning({3: (M, N), 4: (M, N), 5: (N,)}, (M, K, N))
+
+        def forward(x, W, b):
+            n, rstd = rows(x, W)
+            z, y, colsum = summed(n, W, b)
+            return y, (n, rstd, z, colsum, W, b)
+
+        return forward
+
+
+@dataclass(frozen=True)
+class Apart:
+    """`statistics` of rows and columns, which may copy W, and the product."""
+
+    def launches(self, case, device):
+        T, activation = TYPES[case.dtype], case.options["activation"].upper()
+        linear = layer_backward.linear(FILE, case, device, f"Activated<{T}, {activation}>")
+        return in_turn(_statistics_launch(case, device), linear)
+
+    def call(self, case, device):
+        (M, K, N), whole = case.size("M", "K", "N"), layer_backward.whole_rows(case, device)
+        first, linear = self.launches(case, device)
+        copied = whole is not case and not rows_are_aligned(case, _pitch(case))
+        made = {2: whole.size("M", "K"), 3: (M,), 4: (N,)}
+        W_rows = {5: (linear_gradients.weights_shape(case)[0], _pitch(whole))} if copied else {}
+        statistics = first.returning(made | W_rows, absent=() if copied else (5,))
+        product = linear.returning({3: (M, N), 4: (M, N)}, (M, K, N))
+
+        def forward(x, W, b):
+            n, rstd, colsum, *copies = statistics(x, W)
+            W = copies[0] if copied else W
+            z, y = product(n, W, b)
+            return y, (n, rstd, z, colsum, W, b)
+
+        return forward
 
 
 def summed_config(case, device):
@@ -121,7 +197,9 @@ def launches(case, device, config):
 
 def build(case, device, config):
     """(forward, backward)."""
-    forward = _forward(case, device)
+    forward = _form(case, device).call(
+        case, device
+    )  # (x, W, b) → y and what `backward` reads: n, 1 / deviations, z, column sums, W, b
     first, *behind = launches(case, device, config)
     pull_back = layer_backward.pulling(first, case, device, behind, rows=True, columns=True)
     products = layer_backward.gradients(case, device, behind, rows=True, columns=True)
@@ -132,43 +210,3 @@ def build(case, device, config):
         return *products(dz, W, n, rstd, row_parts, db, column_parts, flags), db
 
     return forward, backward
-
-
-def _forward(case, device):
-    """A function of x, W and b, which returns y and (n, 1 / deviations, z, the column sums, W as the products of backward read it, b)."""
-    M, K, N = case.size("M", "K", "N")
-    first, *linear = forward_launches(case, device)
-    if not linear:
-        kept = first.returning({3: (M, N), 4: (M, N), 5: (M, K), 6: (M,), 7: (N,)}, (M, K, N))
-
-        def at_once(x, W, b):
-            z, y, n, rstd, colsum = kept(x, W, b)
-            return y, (n, rstd, z, colsum, W, b)
-
-        return at_once
-
-    whole = layer_backward.whole_rows(case, device)
-    if summed_config(case, device):
-        rows = first.returning({2: whole.size("M", "K"), 3: (M,)}, absent=(4, 5))
-        summed = linear[0].returning({3: (M, N), 4: (M, N), 5: (N,)}, (M, K, N))
-
-        def with_sums(x, W, b):
-            n, rstd = rows(x, W)
-            z, y, colsum = summed(n, W, b)
-            return y, (n, rstd, z, colsum, W, b)
-
-        return with_sums
-
-    copied = whole is not case and not rows_are_aligned(case, _pitch(case))
-    made = {2: whole.size("M", "K"), 3: (M,), 4: (N,)}
-    W_rows = {5: (linear_gradients.weights_shape(case)[0], _pitch(whole))} if copied else {}
-    statistics = first.returning(made | W_rows, absent=() if copied else (5,))
-    product = linear[0].returning({3: (M, N), 4: (M, N)}, (M, K, N))
-
-    def forward(x, W, b):
-        n, rstd, colsum, *copies = statistics(x, W)
-        W = copies[0] if copied else W
-        z, y = product(n, W, b)
-        return y, (n, rstd, z, colsum, W, b)
-
-    return forward

@@ -59,17 +59,12 @@ struct KeepingProducer {
         using Sums = SlabSums<T, NK, BN, THREADS>;
         using Column = decltype(f.column(0));
         __shared__ float parts[NK ? 1 : Sums::DOWN * BN];
-        if (threadIdx.x < 32) {
-            if (elect_one())
-#pragma unroll 1
-                for (int i = 0; i < scheduler.stages(); ++i) loader.load(pipeline, i);
-            return;
-        }
+        if (threadIdx.x < 32) return bring_stages(scheduler, loader, pipeline);
         int thread = threadIdx.x - 32;
         for (int tile = 0, stage = 0; tile < scheduler.count; ++tile) {
             Share share = scheduler.share(tile);
             auto to = reinterpret_cast<Column*>(columns.producer_acquire(tile));
-            for (int n = thread; n < Tile::COLUMNS; n += THREADS) to[n] = f.column(min(share.n0 + n, scheduler.N - 1));
+            bring_columns<Tile::COLUMNS, THREADS>(to, thread, share.n0, scheduler.N, f);
             columns.producer_commit(tile);
             Sums sums;
 #pragma unroll 1

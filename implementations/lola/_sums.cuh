@@ -240,8 +240,7 @@ struct SummingProducer {
                 if (k < 0) continue;
                 if (!COLUMNS && k == 0) {  // once the first slabs are on their way
                     auto to = reinterpret_cast<float2*>(columns.producer_acquire(tile));
-                    for (int n = threadIdx.x; n < Tile::COLUMNS; n += COLUMN_THREADS)
-                        to[n] = f.column(min(n0 + n, scheduler.N - 1));
+                    bring_columns<Tile::COLUMNS, COLUMN_THREADS>(to, threadIdx.x, n0, scheduler.N, f);
                 }
                 pipeline.consumer_wait(i);
                 if constexpr (ROWS) rows.add(pipeline.stage(i), static_cast<int>(K) - k * SLAB<T>, k == 0);

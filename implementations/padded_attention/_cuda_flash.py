@@ -11,24 +11,44 @@ from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
 FOLDER = Path(__file__).parent
-# rows × tokens: 64 rows are for heads that do not fill the card, 192 for rows of 64 columns
-WARPGROUP_TILES = ((128, 128), (64, 128), (192, 128))
+# rows × tokens of each number of columns: 64 rows are for heads that do not fill the card
+WARPGROUP_TILES = {
+    64: ((128, 128), (64, 128), (192, 128)), 128: ((128, 128), (64, 128)), 192: ((128, 64), (64, 64)), 256: ((128, 64), (64, 64)),
+}  # fmt: skip
+LARGEST_D = max(WARPGROUP_TILES)
 COPIED_D = 33  # from which on rows are copied: less than half of a panel would be elements
 COPIERS, VECTORS = 256, 4  # threads of a block of whole_rows, and vectors of each
 
 
+def skip(case, device):
+    """Why no kernel can run the case, or None: rows of more than 128 elements are for warpgroups alone."""
+    if case.sizes["D"] <= attention.LARGEST_D or fits(case, device, _by_warpgroups(case, device)):
+        return attention.skip_flash(case, device)
+    return attention.skip_scores(case, device)
+
+
 def config(case, device):
-    B, H, T, D = case.size("B", "H", "T", "D")
-    tiles, many = B * H * -(-T // 128), B * H * -(-T // 192)
-    if D <= 64 and many >= 4 * multiprocessors(
-        device
-    ):  # an H200 took 646 µs at 8×16×4096×64 in bfloat16, 704 with 128 rows
-        chosen = warpgroup(192, 128)
-    else:
-        chosen = warpgroup(128 if tiles >= 0.9 * multiprocessors(device) else 64, 128)
+    chosen = _by_warpgroups(case, device)
     if fits(case, device, chosen) is None:
         return chosen
     return {"KERNEL": "simt" if is_ieee(case) else "tensor"} | attention.flash_config(case, device)
+
+
+def _by_warpgroups(case, device):
+    """The config of flash_warpgroup that is best where it fits."""
+    columns, sms = min(warpgroup_columns(case), LARGEST_D), multiprocessors(device)
+    of_64, of_128, of_192 = (_blocks(case, rows) for rows in (64, 128, 192))
+    if columns == 64 and of_192 >= 4 * sms:
+        return warpgroup(192, 128)  # an H200 took 646 µs at 8×16×4096×64 in bfloat16, 704 with 128 rows
+    # of more than 128 columns a multiprocessor has one block of 64 rows, of others two
+    few = of_64 <= sms if columns > 128 else of_128 < 0.9 * sms
+    rows = 64 if few else 128
+    return warpgroup(*next(tile for tile in WARPGROUP_TILES[columns] if tile[0] == rows))
+
+
+def _blocks(case, rows):
+    B, H, T = case.size("B", "H", "T")
+    return B * H * -(-T // rows)
 
 
 def warpgroup(rows, tokens):
@@ -50,28 +70,32 @@ def fits(case, device, config):
 
 def no_warpgroups(case, device, config):
     """Why flash_warpgroup cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
-    D, tile = case.sizes["D"], (config["BLOCK_M"], config["BLOCK_N"])
-    if tile not in WARPGROUP_TILES or {**config, "num_stages": 2} != warpgroup(*tile):
-        tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in WARPGROUP_TILES)
-        return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; WARPS_M=BLOCK_M/16, WARPS_N=1"
-    if config["BLOCK_M"] == 192 and D > 64:
+    tile = config["BLOCK_M"], config["BLOCK_N"]
+    known = WARPGROUP_TILES.get(warpgroup_columns(case))
+    if known and (tile not in known or {**config, "num_stages": 2} != warpgroup(*tile)):
+        tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in known)
         return (
-            f"KERNEL=warpgroup: the sums of 192 rows of {D} columns do not fit in a block's registers; BLOCK_M=128 does"
+            f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N, for D={case.sizes['D']}: {tiles}; "
+            "WARPS_M=BLOCK_M/16, WARPS_N=1"
         )
-    if reason := not_of_warpgroups(case, device, max(tile)):
+    if reason := not_of_warpgroups(case, device, max(tile), LARGEST_D):
         return reason
     if config["num_stages"] < 2:
         return f"num_stages is {config['num_stages']}: one is read while another is written"
     return too_large(warpgroup_bytes(case, config), device)
 
 
-def not_of_warpgroups(case, device, tokens):
-    """Why no kernel of warpgroups whose largest side of a tile is that takes the case, or None. Rows that are no whole vectors are copied."""
+def not_of_warpgroups(case, device, tokens, largest=attention.LARGEST_D):
+    """Why no kernel of warpgroups of rows up to `largest`, whose largest side of a tile is `tokens`, takes the case, or None. Rows that are no whole
+    vectors are copied."""
     T, D = case.size("T", "D")
     least = 64 if rows_are_aligned(case, D) else COPIED_D
-    if tuple(device.capability) == (9, 0) and case.itemsize == 2 and least <= D <= 128 and tokens <= T:
+    if tuple(device.capability) == (9, 0) and case.itemsize == 2 and least <= D <= largest and tokens <= T:
         return None
-    return f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128, of other than eights from {COPIED_D}, T from 128"
+    return (
+        f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to {largest}, of other than eights from {COPIED_D}, "
+        f"T from {tokens}"
+    )
 
 
 def warpgroup_bytes(case, config):
@@ -82,7 +106,7 @@ def warpgroup_bytes(case, config):
 
 def warpgroup_columns(case):
     """D made up to whole panels of 64."""
-    return 64 if case.sizes["D"] <= 64 else 128
+    return -(-case.sizes["D"] // 64) * 64
 
 
 def copies_rows(case, config):

@@ -56,9 +56,8 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     matmul_split<T, NK, BM, BN, STAGES, SPLIT, 1, false, false>(x, W, y, M, K, N, Bias<T>(b));
 }
 
-// With 64 rows two blocks may share the registers.
 template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT, int COLUMNS>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, ATTENTION_BLOCKS<DP, BM>)
     flash_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap kv, const int* __restrict__ n_padd,
                     T* __restrict__ y, long long tokens, float scale) {
     flash_split_tile<T, DP, BM, KEYS, STAGES, SPLIT, COLUMNS>(q, kv, n_padd, y, static_cast<int>(tokens), scale);

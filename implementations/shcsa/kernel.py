@@ -22,6 +22,7 @@ OPTIONS = {"w_layout": ("kn", "nk"), "padding": PADDINGS}
 CASES = {
     "published": {"T": 1024, "C": 768, "D": 64},  # one head of GPT-2
     "wide": {"T": 2048, "C": 4096, "D": 128},
+    "wide_head": {"T": 512, "C": 1024, "D": 256},
     "one": {"T": 1, "C": 1, "D": 1},
     "short": {"T": 5, "C": 24, "D": 16},  # fewer tokens than padding may have
     "odd": {"T": 37, "C": 53, "D": 19},  # rows begin anywhere, not at a multiple of 16 bytes

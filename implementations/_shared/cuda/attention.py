@@ -110,7 +110,7 @@ def skip(case, device):
     if reason := skip_scores(case, device):
         return reason
     if case.sizes["D"] > LARGEST_D:
-        return f"rows of more than {LARGEST_D} elements do not fit in a warp's registers"
+        return f"D is {case.sizes['D']}: rows of more than {LARGEST_D} elements do not fit in a warp's registers"
     return None
 
 

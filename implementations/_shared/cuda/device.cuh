@@ -48,6 +48,12 @@ __device__ __forceinline__ void wait_for_previous_launch() {
 #endif
 }
 
+// By all blocks: `bytes` on their way to the L2 cache. What the launch before writes has to wait for it.
+__device__ __forceinline__ void prefetch_to_cache(const void* from, long long bytes) {
+    for (long long i = (threadIdx.x * static_cast<long long>(gridDim.x) + blockIdx.x) * 128; i < bytes; i += gridDim.x * blockDim.x * 128LL)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
+}
+
 // ---- 16-byte vectors -----------------------------------------------------------------------------------------------
 template <typename T>
 struct alignas(16) Vector {

@@ -7,13 +7,13 @@ The tunables are those of attention.py with KERNEL=warpgroup, and SPLIT: so many
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.gpu import multiprocessors
 
-ROWS, TOKENS, SPLITS, WIDTHS = (64, 128), (64, 128), (8, 4, 2, 1), (64, 128)
+ROWS, TOKENS, SPLITS, WIDTHS = (64, 128), (64, 128), (8, 4, 2, 1), (64, 128, 192, 256)
 
 
 def config(case, device):
     """The config, or None where none fits: as many blocks as there are multiprocessors, but none without a tile of tokens."""
-    T, sms = case.sizes["T"], multiprocessors(device)
-    rows, tokens = 64 if 0.9 * sms > -(-T // 128) else 128, 128
+    (T, D), sms = case.size("T", "D"), multiprocessors(device)
+    rows, tokens = 64 if 0.9 * sms > -(-T // 128) else 128, 128 if D <= 128 else 64
     # 8 blocks took 11.7 µs where 4 took 11.4: 1024 tokens of an H200's shcsa, published
     split = next(s for s in SPLITS[1:] if s == 1 or (-(-T // rows) * s <= sms and s * tokens <= T))
     own = {
@@ -31,7 +31,7 @@ def fits(case, device, config):
     if (config["WARPS_M"], config["WARPS_N"]) != (rows // 16, 1):
         return "KERNEL=warpgroup: WARPS_M=BLOCK_M/16, WARPS_N=1"
     if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D not in WIDTHS or max(rows, tokens) > T:
-        return f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D 64 or 128, T from {max(rows, tokens)}"
+        return f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D one of {WIDTHS}, T from {max(rows, tokens)}"
     if config["num_stages"] < 2:
         return f"num_stages is {config['num_stages']}: one is read while another is written"
     split, held = config["SPLIT"], rows * D * 2 + 2 * config["num_stages"] * tokens * D * 2

@@ -17,8 +17,9 @@ from implementations._shared.gpu import rows_are_aligned
 EXPECT = (
     {"variant": "two_accumulators", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
-    {"variant": "two_accumulators", "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
-     "expect": "spills=0,tensor_core>=16"},
+    {"variant": "two_accumulators", "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_100a"), "expect": "spills=0,tensor_core>=16"},
+    # blocks that share K
+    {"variant": "two_accumulators", "case": "token", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=4,waits_in_groups=0"},
     {"variant": "two_accumulators", "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,STG.128>=4"},
     {"variant": "two_accumulators", "case": "batch", "precision": "tf32", "arch": "sm_90a",

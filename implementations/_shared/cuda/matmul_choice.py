@@ -200,8 +200,9 @@ def simt_time(case, tile, schedule, parts, device):
 # ---- few rows ------------------------------------------------------------------------------------------------------------
 
 # Fitted to 45 times of few rows on an H100, to within 21 %: bytes of a nanosecond that the L2 cache hands out, and that arrive at one
-# multiprocessor; nanoseconds for a sum of a tile, and for each of its products
-L2_RATE, SM_RATE, SUM_TIME, PRODUCT_TIME = 9000, 127, 0.24, 3.6e-4
+# multiprocessor; nanoseconds for a sum of a tile, and for each of its products. And bytes of W that come from memory: splacc 16×1024→4096 took an
+# H200 12 µs, by blocks that share K 8.9
+L2_RATE, SM_RATE, SUM_TIME, PRODUCT_TIME, W_RATE = 9000, 127, 0.24, 3.6e-4, 2100
 FEW_ROWS = 128  # up to which x, which each block reads with its W, costs less than a larger tile's idle multiprocessors
 FEW_ROWS_OF_SHORT_K = (
     256,
@@ -244,7 +245,8 @@ def few_rows_time(case, tile, parts):
     M, K, N = case.size("M", "K", "N")
     count, each = matmul.blocks(tile, M, N, parts), (min(M, tile.rows) + tile.columns) * K * case.itemsize
     products = PRODUCT_TIME * K * case.itemsize / 2
-    return each * (count / L2_RATE + 1 / SM_RATE) + tile.rows * tile.columns * (SUM_TIME + products)
+    own = each * (count / L2_RATE + 1 / SM_RATE) + tile.rows * tile.columns * (SUM_TIME + products)
+    return max(own, parts * K * N * case.itemsize / W_RATE)
 
 
 # The same in IEEE float32, fitted to 50 times on an H200 of lola, splacc and geglu with 16 to 128 rows, to within 15 %: microseconds before the

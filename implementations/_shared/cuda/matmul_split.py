@@ -2,7 +2,7 @@
 
 The tunables are matmul.py's with KERNEL=warpgroup, but no CLUSTER, and SPLIT: so many blocks share the K of a tile of BLOCK_M × BLOCK_N.
 Of `parts` products side by side a tile has BLOCK_N / parts columns each. Where there are whole tiles beside it, they say KERNEL=split and
-CLUSTER for SPLIT (`or_split`, `with_cluster`, `of_cluster`).
+CLUSTER for SPLIT (`or_split`, `of_cluster`).
 """
 
 from itertools import product
@@ -45,7 +45,7 @@ def or_split(case, whole, device, parts=1, columns=COLUMNS, narrow=False):
     split = config(case, device, parts, "split", columns, narrow)
     if split is None or (whole and time_of(case, whole, parts, device) <= time(case, split, parts, device)):
         return whole
-    return with_cluster(split) | {"SCHEDULE": "tiles"}
+    return {"CLUSTER" if name == "SPLIT" else name: value for name, value in split.items()} | {"SCHEDULE": "tiles"}
 
 
 def time_of_either(case, config, parts, device):
@@ -53,11 +53,6 @@ def time_of_either(case, config, parts, device):
     if config["KERNEL"] == "split":
         return time(case, of_cluster(config), parts, device)
     return time_of(case, config, parts, device)
-
-
-def with_cluster(config):
-    """A config as it stands beside those of whole tiles."""
-    return {"CLUSTER" if name == "SPLIT" else name: value for name, value in config.items()}
 
 
 def of_cluster(config):

@@ -19,6 +19,9 @@ MOST_SUMS = 256  # rows of all products that a thread's registers hold the sums 
 # Microseconds, fitted with those of matmul_choice.py: of a slab of K of 128×256 elements, of 384 of its rows that a block brings, and of any;
 # of what follows the sums of such a tile; of 384 rows that are no whole lines of the L2 cache; and of a launch of clusters
 SLAB, BROUGHT, ANY_SLAB, END, NO_LINES, CLUSTERED = 0.452, 0.196, 0.083, 3.9, 0.1, 1.8
+# and of each round of tiles behind the first, by products: splacc 500×1000→5000 took 29.3 µs and 500×2000→5000 49, in tiles of 128×128, whose estimates
+# are higher without it, 27.4 and 42.4
+AGAIN = {1: 0, 2: 1.3}
 WORTH = 1.05  # what turned tiles must gain: of large products they were up to 3 % slower than estimated
 
 
@@ -53,7 +56,7 @@ def time(case, config, parts, device):
     odd = brought * (K % line > 0) + columns * (weight_row(case) % line > 0)
     of_slab = (SLAB * area + BROUGHT * (columns + brought) / 384 + ANY_SLAB) * unhurried(rounds)
     of_slab += NO_LINES * odd / 384 + beyond_l2(case, brought, columns, parts)
-    begun = CLUSTERED if cluster > 1 else 0
+    begun = (CLUSTERED if cluster > 1 else 0) + (math.ceil(rounds) - 1) * AGAIN[parts]
     return begun + math.ceil(rounds) * (-(-K // line) * of_slab + END * area / parts)
 
 

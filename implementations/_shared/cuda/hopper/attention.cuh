@@ -1,7 +1,7 @@
 // Attention on Hopper's warpgroup products: elements of 16 bits, rows that begin at multiples of 16 bytes and hold whole vectors, those of
 // y where they are ALIGNED; q, k and v are tensor maps (heads, tokens, D) of boxes of 64 elements of a tile's rows.
 //
-// Rows of q, k and v lie in panels of 64 elements, DP being D made up to 64 or 128 with zeros: [panel][row][128 bytes], swizzled
+// Rows of q, k and v lie in panels of 64 elements, DP being D made up to whole ones with zeros: [panel][row][128 bytes], swizzled
 // as wgmma.cuh says. For the scores that is rows of K, for the product with v it is panels of columns, so that k and v are
 // copied in the same way. A warpgroup has 64 rows, a warp 16 of them, and the softmax is Attention's with one warp to a row.
 //
@@ -11,6 +11,13 @@
 #include "_shared/cuda/attention.cuh"
 #include "_shared/cuda/hopper/pipeline.cuh"
 #include "_shared/cuda/hopper/wgmma.cuh"
+
+// Blocks of BM rows that share a multiprocessor's registers: two of 64, if shared memory has place for both. One of 64 rows has enough without
+// those that a producer can give.
+template <int DP, int BM>
+constexpr int ATTENTION_BLOCKS = BM == 64 && DP <= 128 ? 2 : 1;
+template <int DP, int BM>
+constexpr bool HANDS_REGISTERS = BM > 64 || ATTENTION_BLOCKS<DP, BM> == 2;
 
 // By one thread: ROWS rows of a head from `first` on, all panels of them.
 template <int DP, int ROWS>
@@ -24,7 +31,7 @@ template <typename T, int DP, int BM, int KEYS, bool ALIGNED = true>
 struct WarpgroupAttention : Attention<T, false, ALIGNED, DP, 1, BM / 16, 1, KEYS> {
     using Base = Attention<T, false, ALIGNED, DP, 1, BM / 16, 1, KEYS>;
     static constexpr int FN = KEYS / 8, Q_BYTES = BM * DP * 2, STAGE = KEYS * DP * 2;  // bytes in panels
-    static_assert(DP == 64 || DP == 128, "whole panels");
+    static_assert(DP % 64 == 0 && DP <= 256, "whole panels, as many as wgmma has columns of v");
     unsigned weights[KEYS / 16][4];
     int warpgroup;  // of consumers
 

@@ -76,7 +76,7 @@ __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const T
     QueryTile at(BM, n_padd, heads, static_cast<int>(tokens));
     at.begin = uniform(at.begin);
     if (threadIdx.x < 128) {
-        warpgroup_reg_dealloc<PRODUCER>();
+        if constexpr (HANDS_REGISTERS<DP, BM>) warpgroup_reg_dealloc<PRODUCER>();
         int head = static_cast<int>(at.head), count = threadIdx.x == 0 ? 2 * at.count(KEYS) : 0;
         for (int i = 0; i < count; ++i) {
             unsigned to = pipeline.producer_acquire_for_tma(i, i == 0 ? Tile::Q_BYTES : 0), barrier = pipeline.full(i);
@@ -85,8 +85,9 @@ __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const T
         }
         return;
     }
-    // with 64 rows two blocks share the registers, 128 a thread before producers give theirs
-    warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER : CONSUMER_REGISTERS<BM / 64, PRODUCER>>();
+    // two blocks have 128 a thread before producers give theirs
+    if constexpr (HANDS_REGISTERS<DP, BM>)
+        warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER : CONSUMER_REGISTERS<BM / 64, PRODUCER>>();
     Tile tile;
     int last = min(at.first + (tile.warpgroup + 1) * 64, at.end);  // behind this warpgroup's rows
     int count = last > at.begin ? (last - at.begin + KEYS - 1) / KEYS : 0;

@@ -31,7 +31,7 @@ __device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const Te
     auto tiles = [&](int last) { return last > padding ? (last - padding + KEYS - 1) / KEYS : 0; };
     int from = tiles(end) * own / SPLIT, to = tiles(end) * (own + 1) / SPLIT, begin = padding + from * KEYS;
     if (threadIdx.x < 128) {
-        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+        if constexpr (HANDS_REGISTERS<DP, BM>) warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         if (threadIdx.x < 32 && elect_one()) {
 #pragma unroll 1
             for (int i = 0; i < 2 * (to - from); ++i) {
@@ -46,7 +46,8 @@ __device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const Te
         cluster_meet<SPLIT>();  // with the consumers
         return;
     }
-    warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER_REGISTERS : CONSUMER_REGISTERS<BM / 64>>();  // as there
+    if constexpr (HANDS_REGISTERS<DP, BM>)
+        warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER_REGISTERS : CONSUMER_REGISTERS<BM / 64>>();  // as there
     Tile tile;
     int count = min(tiles(min(first + (tile.warpgroup + 1) * 64, end)), to) - from;  // of this warpgroup's rows
     flash_mainloop<T, DP, BM, KEYS>(tile, pipeline, memory, first, begin, count, scale);

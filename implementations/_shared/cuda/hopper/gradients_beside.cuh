@@ -10,7 +10,6 @@
 // Tile number `number` of y (M, N), of `count` slabs.
 template <typename Tile, int BM, int STAGES, typename T, typename C>
 __device__ __forceinline__ void single_tile(T* __restrict__ y, long long M, long long N, unsigned number, int count, const C& copies) {
-    constexpr bool WIDE = Tile::FN > 16;  // as in split_tile
     static_assert(Tile::OUT_BYTES <= STAGES * Tile::STAGE, "the tile on its way out takes the place of the stages");
     extern __shared__ __align__(1024) unsigned char memory[];
     Pipeline<STAGES, Tile::STAGE> pipeline(memory);
@@ -20,19 +19,10 @@ __device__ __forceinline__ void single_tile(T* __restrict__ y, long long M, long
     __syncthreads();
     wait_for_previous_launch();
     if (uniform(threadIdx.x / 128) == 0) {
-        if constexpr (WIDE) warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        if (threadIdx.x < 32 && elect_one()) {
-            Share share{static_cast<int>(m0), static_cast<int>(n0), 0, count, false};
-            int missing = copies.template missing<BM, Tile::COLUMNS, 1>(share);
-#pragma unroll 1
-            for (int i = 0; i < count; ++i) {
-                unsigned to = pipeline.producer_acquire_for_tma(i, -missing);
-                copies.template bring<BM, Tile::COLUMNS, 1>(to, pipeline.full(i), share, i);
-            }
-        }
+        Share share{static_cast<int>(m0), static_cast<int>(n0), 0, count, false};
+        if (threadIdx.x < 32) bring_slabs<BM, Tile::COLUMNS>(pipeline, copies, share);
         return;
     }
-    if constexpr (WIDE) warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64>>();
     Tile tile;
     if (tile.has_rows(static_cast<int>(m0), static_cast<int>(M))) mainloop(tile, pipeline, 0, count);
     else pass(pipeline, 0, count);

@@ -290,6 +290,20 @@ struct GivenRows {
     __device__ __forceinline__ void finish(const float2*) {}
 };
 
+// By the producer's first warp: all stages.
+template <typename Scheduler, typename L, typename P>
+__device__ __forceinline__ void bring_stages(const Scheduler& scheduler, L& loader, const P& pipeline) {
+    if (elect_one())
+#pragma unroll 1
+        for (int i = 0; i < scheduler.stages(); ++i) loader.load(pipeline, i);
+}
+
+// f.column() of the COLUMNS of a tile from n0 on, by THREADS threads.
+template <int COLUMNS, int THREADS, typename Column, typename F>
+__device__ __forceinline__ void bring_columns(Column* to, int thread, int n0, int N, const F& f) {
+    for (int n = thread; n < COLUMNS; n += THREADS) to[n] = f.column(min(n0 + n, N - 1));
+}
+
 // The producer warpgroup: one thread has x and W brought, and three warps bring f.column() of the columns where there is
 // something to bring, once the launch before has ended; with ROWS, f.row() of a tile's rows behind them.
 template <bool ROWS>
@@ -302,15 +316,13 @@ struct ProducerOf {
                                                long long, F f) {
         using Column = decltype(f.column(0));
         if (threadIdx.x < 32) {
-            if (elect_one())
-#pragma unroll 1
-                for (int i = 0; i < scheduler.stages(); ++i) loader.load(pipeline, i);
+            bring_stages(scheduler, loader, pipeline);
         } else if (HAS_COLUMNS<Column>) {
             wait_for_previous_launch();
             for (int i = 0; i < scheduler.count; ++i) {
                 Share share = scheduler.share(i);
                 auto to = reinterpret_cast<Column*>(columns.producer_acquire(i));
-                for (int n = threadIdx.x - 32; n < Tile::COLUMNS; n += 96) to[n] = f.column(min(share.n0 + n, scheduler.N - 1));
+                bring_columns<Tile::COLUMNS, COLUMN_THREADS>(to, threadIdx.x - 32, share.n0, scheduler.N, f);
                 if constexpr (ROWS) {
                     auto of_rows = reinterpret_cast<float2*>(to + Tile::COLUMNS);
                     for (int m = threadIdx.x - 32; m < Tile::ROWS; m += 96) of_rows[m] = f.row(min(share.m0 + m, scheduler.M - 1));

@@ -9,6 +9,18 @@
 #include "_shared/cuda/hopper/exchange.cuh"
 #include "_shared/cuda/hopper/matmul.cuh"
 
+// By the producer's first warp: the slabs of a block's one tile.
+template <int BM, int BN, typename P, typename C>
+__device__ __forceinline__ void bring_slabs(const P& pipeline, const C& copies, const Share& share) {
+    if (!elect_one()) return;
+    int missing = copies.template missing<BM, BN, 1>(share);
+#pragma unroll 1
+    for (int i = 0; i < share.count; ++i) {
+        unsigned to = pipeline.producer_acquire_for_tma(i, -missing);
+        copies.template bring<BM, BN, 1>(to, pipeline.full(i), share, share.first + i);
+    }
+}
+
 struct NothingBeside {
     __device__ __forceinline__ void operator()(int, int) const {}
 };
@@ -39,17 +51,9 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
     if (!EARLY) wait_for_previous_launch();
     if (uniform(threadIdx.x / 128) == 0) {
         if constexpr (WIDE) warpgroup_reg_dealloc<Producer::REGISTERS>();
-        if (threadIdx.x >= 32) {
-            beside(threadIdx.x - 32, 96);
-        } else if (elect_one()) {
-            Share share{static_cast<int>(m0), static_cast<int>(n0), begin, count, false};
-            int missing = copies.template missing<BM, Tile::COLUMNS * PARTS, 1>(share);
-#pragma unroll 1
-            for (int i = 0; i < count; ++i) {
-                unsigned to = pipeline.producer_acquire_for_tma(i, -missing);
-                copies.template bring<BM, Tile::COLUMNS * PARTS, 1>(to, pipeline.full(i), share, begin + i);
-            }
-        }
+        Share share{static_cast<int>(m0), static_cast<int>(n0), begin, count, false};
+        if (threadIdx.x >= 32) beside(threadIdx.x - 32, 96);
+        else bring_slabs<BM, Tile::COLUMNS * PARTS>(pipeline, copies, share);
         cluster_meet<SPLIT>();  // with the consumers
         return;
     }

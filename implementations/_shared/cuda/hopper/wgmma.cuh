@@ -105,14 +105,16 @@ __device__ __forceinline__ void warpgroup_wait() {
     else if constexpr (FN == 12) OF_MEMORY(96, TYPES, COLUMNS, 48, 49, 50, 51, 52, SUMS32(0), SUMS16(8));                       \
     else if constexpr (FN == 10) OF_MEMORY(80, TYPES, COLUMNS, 40, 41, 42, 43, 44, SUMS32(0), SUMS8(8));                        \
     else OF_MEMORY(64, TYPES, COLUMNS, 32, 33, 34, 35, 36, SUMS32(0))
-#define PRODUCTS_OF_REGISTERS(TYPES, COLUMNS256, COLUMNS128, COLUMNS64)                                           \
-    static_assert(FN == 8 || FN == 16 || FN == 32, "64, 128 or 256 columns");                                     \
+#define PRODUCTS_OF_REGISTERS(TYPES, COLUMNS256, COLUMNS192, COLUMNS128, COLUMNS64)                               \
+    static_assert(FN % 8 == 0 && FN >= 8 && FN <= 32, "64, 128, 192 or 256 columns");                             \
     if constexpr (FN == 32)                                                                                       \
         OF_REGISTERS(256, TYPES, "%128, %129, %130, %131", "%132", COLUMNS256, SUMS64(0), SUMS64(16));            \
+    else if constexpr (FN == 24)                                                                                  \
+        OF_REGISTERS(192, TYPES, "%96, %97, %98, %99", "%100", COLUMNS192, SUMS64(0), SUMS32(16));                \
     else if constexpr (FN == 16) OF_REGISTERS(128, TYPES, "%64, %65, %66, %67", "%68", COLUMNS128, SUMS64(0));    \
     else OF_REGISTERS(64, TYPES, "%32, %33, %34, %35", "%36", COLUMNS64, SUMS32(0))
 #define PRODUCTS16_OF_MEMORY(TYPE) PRODUCTS_OF_MEMORY("k16.f32." TYPE "." TYPE, IN_EITHER)
-#define PRODUCTS16_OF_REGISTERS(TYPE) PRODUCTS_OF_REGISTERS("k16.f32." TYPE "." TYPE, ", %133", ", %69", ", %37")
+#define PRODUCTS16_OF_REGISTERS(TYPE) PRODUCTS_OF_REGISTERS("k16.f32." TYPE "." TYPE, ", %133", ", %101", ", %69", ", %37")
 #define TF32 "k8.f32.tf32.tf32"
 
 // c += 64 rows of x @ FN * 8 columns of W over 32 bytes of K; c = without ADDS. IN_COLUMNS is 1 where W lies in panels of columns,
@@ -141,7 +143,7 @@ __device__ __forceinline__ void wgmma(float (&c)[FN][4], unsigned long long x, u
 template <int IN_COLUMNS, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], const unsigned (&x)[4], unsigned long long w, float) {
     static_assert(!IN_COLUMNS, "tf32 is multiplied from rows of K alone");
-    PRODUCTS_OF_REGISTERS(TF32, "", "", "");
+    PRODUCTS_OF_REGISTERS(TF32, "", "", "", "");
 }
 #undef SUMS4
 #undef SUMS8

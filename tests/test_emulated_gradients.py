@@ -1,0 +1,135 @@
+"""Gradients by CUDA kernels on the emulator that no other test has: those of Hopper alone, and configs of larger cards."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import DEVICE
+from turns import in_turns
+
+from fusebench.cases import make_case
+from fusebench.contract import Cell
+
+pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="is for machines without a GPU")
+
+
+@pytest.mark.parametrize(("F", "D"), [(40, 100), (33, 131), (47, 129)])
+def test_gradients_of_dots_of_many_vectors_are_right(run_cells, kernels, F, D):
+    """Columns that are multiplied in several parts, or brought in several, and vectors in odd places."""
+    case = make_case(kernels["interaction"], {"M": 3, "F": F, "D": D}, "bfloat16", mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "default")])
+    assert record.status == "ok", record.reason
+
+
+OF_SUMS = [
+    # rows of blocks whose places are a whole line or not, and what fills no vector; groups of 8 rows, of 1 and of 2
+    ({"M": 300, "N": 205}, "bfloat16", "silu", {"gradient_LANES": 32, "gradient_UNROLL": 1}),
+    ({"M": 301, "N": 40}, "float16", "relu", {"gradient_LANES": 4, "gradient_UNROLL": 3, "gradient_BLOCKS": 2}),
+    ({"M": 131, "N": 70}, "float32", "gelu_tanh", {"gradient_LANES": 16, "gradient_UNROLL": 2}),
+    # blocks that begin at any column, some behind the last; fewer columns than threads, and a single one
+    ({"M": 301, "N": 77}, "bfloat16", "tanh", {"gradient_LANES": 256, "gradient_UNROLL": 2}),
+    ({"M": 37, "N": 1001}, "float32", "none", {"gradient_LANES": 256, "gradient_UNROLL": 1}),
+    ({"M": 4099, "N": 1}, "bfloat16", "sigmoid", {"gradient_LANES": 256, "gradient_UNROLL": 1}),
+    # fewer rows than a group
+    ({"M": 3, "N": 1001}, "bfloat16", "gelu_erf", {"gradient_LANES": 8, "gradient_UNROLL": 4}),
+]
+
+
+@pytest.mark.parametrize(("sizes", "dtype", "activation", "config"), OF_SUMS)
+def test_sums_of_columns_are_right_however_blocks_share_them(run_cells, kernels, sizes, dtype, activation, config):
+    case = make_case(kernels["add_mul_act"], sizes, dtype, options={"activation": activation}, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "default", config=config)])
+    assert record.status == "ok", record.reason
+
+
+@pytest.mark.parametrize(
+    ("T", "D", "dtype"),
+    [(131, 65, "bfloat16"), (129, 39, "float16"), (70, 77, "bfloat16")],  # of the last one, dk and dv by mma.sync
+)
+def test_gradients_of_attention_read_copies_of_rows_that_are_no_whole_vectors(run_cells, kernels, T, D, dtype):
+    case = make_case(kernels["padded_attention"], {"B": 2, "H": 1, "T": T, "D": D}, dtype, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "flash")])
+    assert record.status == "ok", record.reason
+
+
+OF_GRADIENTS = {"KERNEL": "warpgroup"} | {
+    f"{of}_{name}": value
+    for of in ("dx", "dW")
+    for name, value in {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3, "CLUSTER": 1}.items()
+}
+APART = OF_GRADIENTS | {"KERNEL": "apart"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "dtype", "config"),
+    [
+        ({"M": 130, "K": 259, "N": 257, "R": 5}, {"activation": "tanh"}, "bfloat16", OF_GRADIENTS),
+        ({"M": 131, "K": 257, "N": 264, "R": 17}, {"w_layout": "nk"}, "float16", OF_GRADIENTS),
+        ({"M": 3, "K": 45, "N": 301, "R": 5}, {}, "bfloat16", {"KERNEL": "whole"}),
+        ({"M": 20, "K": 70, "N": 331, "R": 16}, {"activation": "silu"}, "float16", {"KERNEL": "whole"}),
+        ({"M": 70, "K": 45, "N": 75, "R": 6}, {"activation": "silu", "w_layout": "nk"}, "float32", {}),
+        ({"M": 70, "K": 24, "N": 517, "R": 61}, {}, "bfloat16", {}),  # two blocks share N
+        ({"M": 520, "K": 131, "N": 140, "R": 17}, {}, "bfloat16", OF_GRADIENTS),  # blocks share M of what is narrow
+        # a launch for each product: tiles with rows and columns to spare; a cluster that shares the depth of dx
+        ({"M": 131, "K": 70, "N": 75, "R": 5}, {"activation": "tanh"}, "float32", APART | {"dW_BLOCK_M": 64, "dW_BLOCK_N": 64}),
+        ({"M": 267, "K": 70, "N": 139, "R": 17}, {"w_layout": "nk"}, "float32", APART | {"dx_BLOCK_M": 32, "dx_BLOCK_N": 64, "dx_CLUSTER": 4}),
+    ],
+)  # fmt: skip
+def test_gradients_of_an_adapter_read_rows_filled_up(run_cells, kernels, sizes, options, dtype, config):
+    """And write those of the gradients as they are."""
+    case = make_case(kernels["lora_linear"], sizes, dtype, options=options, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "two_launches", config=config)])
+    assert record.status == "ok", record.reason
+
+
+BOTH = {"both_BLOCK_M": 128, "both_BLOCK_N": 256, "both_num_stages": 3, "both_CLUSTER": 1, "both_SCHEDULE": "stream_k"}
+GRADIENTS = [
+    # pieces that begin amid tiles of dx and of dW; rows and columns that are copied to whole vectors; a cluster whose last block has no rows
+    ("lola", {"M": 200, "K": 256, "N": 512}, "multirow", "bfloat16", "kn", BOTH),
+    ("lola", {"M": 200, "K": 203, "N": 328}, "multirow", "float16", "nk", BOTH | {"both_CLUSTER": 2}),
+    ("lola", {"M": 200, "K": 205, "N": 331}, "multirow", "bfloat16", "kn", BOTH | {"both_BLOCK_M": 192, "both_BLOCK_N": 192, "both_num_stages": 4}),
+    # tiles that are not shared; the second half of dZ begins at no whole vector, and what is behind it is 0
+    ("geglu", {"M": 150, "K": 261, "N": 173}, "two_accumulators", "bfloat16", "kn", BOTH | {"both_BLOCK_N": 128, "both_SCHEDULE": "tiles"}),
+    ("splacc", {"M": 150, "K": 264, "N": 172}, "two_accumulators", "float16", "nk", BOTH),
+    # blocks that share the depth of a tile of dx beside those of dW, the last of which have no tile; rows of 1003 elements are copied, those of 131 filled up
+    ("lola", {"M": 130, "K": 136, "N": 1003}, "multirow", "bfloat16", "kn", {"beside_BLOCK_M": 64, "beside_BLOCK_N": 128, "beside_CLUSTER": 2, "beside_num_stages": 3}),
+    ("lola", {"M": 150, "K": 131, "N": 1200}, "multirow", "float16", "nk", {"beside_BLOCK_M": 128, "beside_BLOCK_N": 128, "beside_CLUSTER": 4, "beside_num_stages": 3}),
+    ("splacc", {"M": 70, "K": 131, "N": 400}, "two_accumulators", "bfloat16", "kn", {"beside_BLOCK_M": 64, "beside_BLOCK_N": 64, "beside_CLUSTER": 4, "beside_num_stages": 3}),
+    ("geglu", {"M": 150, "K": 136, "N": 600}, "two_accumulators", "bfloat16", "nk", {"beside_BLOCK_M": 128, "beside_BLOCK_N": 128, "beside_CLUSTER": 1, "beside_num_stages": 4}),
+    # column sums beside the product, of both widths of its tiles, of which the last are partly outside
+    ("lola", {"M": 260, "K": 200, "N": 776}, "multirow", "bfloat16", "kn", {}),
+    ("lola", {"M": 260, "K": 136, "N": 776}, "multirow", "float16", "nk", {}),
+    ("lola", {"M": 260, "K": 136, "N": 1032}, "multirow", "bfloat16", "nk", {}),
+    ("lola", {"M": 260, "K": 200, "N": 1032}, "multirow", "bfloat16", "kn", {}),
+    # few rows: tiles of dx beside those of dW
+    ("lola", {"M": 5, "K": 136, "N": 328}, "multirow", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
+    ("geglu", {"M": 37, "K": 136, "N": 164}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),
+    # the same of rows that are filled up: those of dx are whole pairs or not, those of dW single elements, pairs, or vectors
+    ("lola", {"M": 5, "K": 135, "N": 328}, "multirow", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
+    ("lola", {"M": 37, "K": 131, "N": 331}, "multirow", "float16", "nk", {"few_BLOCK_M": 32, "few_BLOCK_N": 64, "few_num_stages": 1}),
+    ("geglu", {"M": 37, "K": 134, "N": 163}, "two_accumulators", "bfloat16", "kn", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),
+    ("splacc", {"M": 5, "K": 136, "N": 161}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 3}),
+    ("splacc", {"M": 9, "K": 136, "N": 161}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 3}),
+    # blocks that make dz: of single elements, more than a block asks for at once; rows of W filled up; slabs that reuse the ring
+    ("geglu", {"M": 1, "K": 131, "N": 301}, "two_accumulators", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
+    ("geglu", {"M": 8, "K": 24, "N": 520}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
+    ("splacc", {"M": 3, "K": 133, "N": 101}, "two_accumulators", "bfloat16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 64, "few_num_stages": 1}),
+    ("splacc", {"M": 1, "K": 264, "N": 72}, "two_accumulators", "float16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 2}),
+    # the same of whole slabs of both halves, which are made by pairs; of rows of dW at any element
+    ("splacc", {"M": 2, "K": 133, "N": 512}, "two_accumulators", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
+    ("geglu", {"M": 8, "K": 72, "N": 512}, "two_accumulators", "bfloat16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
+    ("geglu", {"M": 1, "K": 115, "N": 301}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
+    # in float32 rows of n, W and dz are filled up
+    ("lola", {"M": 70, "K": 135, "N": 203}, "multirow", "float32", "kn", {}),
+    ("lola", {"M": 67, "K": 134, "N": 201}, "multirow", "float32", "nk", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 64, "dx_CLUSTER": 2}),
+    ("geglu", {"M": 69, "K": 133, "N": 75}, "two_accumulators", "float32", "nk", {}),
+    ("splacc", {"M": 66, "K": 70, "N": 77}, "two_accumulators", "float32", "kn", {}),
+    # a cluster shares the depth of dx, in float32
+    ("lola", {"M": 37, "K": 136, "N": 204}, "multirow", "float32", "kn", {"dx_BLOCK_M": 32, "dx_BLOCK_N": 64, "dx_CLUSTER": 4}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "layout", "config"), in_turns(GRADIENTS))
+def test_gradients_of_a_layer_are_right(run_cells, kernels, name, sizes, variant, dtype, layout, config):
+    case = make_case(kernels[name], sizes, dtype, options={"w_layout": layout}, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", variant, config=config)])
+    assert record.status == "ok", record.reason

@@ -168,3 +168,12 @@ def test_lora_of_few_rows_reads_whole_vectors_of_x_as_it_came():
         case = make_case(KERNELS["lora_linear"], {"M": 37, "K": 331, "N": 200, "R": 5}, "float32", precision)
         reason = module.fits(case, "two_launches", H200, {f"up_{n}": v for n, v in (few | {"CLUSTER": 1}).items()})
         assert reads == (reason is None) or "copies whole vectors" in reason
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"), [((900, 8192, 1024), (64, 256)), ((512, 8192, 1024), (64, 128)), ((1000, 11008, 512), (64, 128))]
+)
+def test_lora_reads_a_large_x_by_few_tiles(sizes, tile):
+    case = make_case(KERNELS["lora_linear"], dict(zip("MKN", sizes, strict=True)) | {"R": 16}, "bfloat16")
+    own = module_of("lora_linear").config(case, "two_launches", H200)
+    assert (own["up_KERNEL"], own["up_BLOCK_M"], own["up_BLOCK_N"]) == ("split", *tile)

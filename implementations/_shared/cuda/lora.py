@@ -39,6 +39,9 @@ STAGES_BESIDE_DOWN = 2
 # Rows up to which W is read so, by bytes of an element: 16×4096→4096 took 16.5 µs in bfloat16, by blocks that share K 19.0, but with 32 rows 17.5 and
 # 16.7; in tf32, whose W is turned for these, 32 rows took 25.8 and 29.9
 FEW_ROWS = {2: 16, 4: 32}
+# Bytes of x, which `down` reads beside `up`, from which tiles that share K have 256 columns, so that they read it half as often; and rows and columns of
+# y that are enough of them. 900×8192→1024 took an H200 38.4 µs in tiles of 64×256, in 128×128 54.1; 700×11008→1024 46.8 and 48.2; but 512 rows 34.9 and 33.3
+LARGE_X, LARGE_Y = 8 << 20, (640, 1024)
 SIMT_SCHEDULES = "tiles", "strips"
 
 
@@ -104,8 +107,15 @@ def _fastest(case, device):
         found = matmul_choice.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
     if case.itemsize == 2 or by_warpgroups:
         found = matmul_split.or_split(own, found, device, columns=matmul_split.WIDE)
+        if found and found["KERNEL"] == "split" and _reads_much_of_x(case):
+            found = matmul_split.or_split(own, None, device, columns=(256,)) or found
     # lora_backward.cuh, whose modes have this launch too, is compiled without turned tiles
     return matmul_turned.or_turned(own, found, device) if by_warpgroups and case.mode == "forward" else found
+
+
+def _reads_much_of_x(case):
+    (M, K, N), (rows, columns) = case.size("M", "K", "N"), LARGE_Y
+    return case.itemsize == 2 and M * K * case.itemsize > LARGE_X and rows <= M and columns <= N
 
 
 def tile_of(config):

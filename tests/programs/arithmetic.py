@@ -17,6 +17,11 @@ def wide(a):
     return np.asarray(a).astype(np.float32)
 
 
+def columns(case, W):
+    """W as (K, N), whatever its layout."""
+    return wide(W) if case.options["w_layout"] == "kn" else wide(W).T
+
+
 def store(case, a):
     """An output: `a` in the storage dtype."""
     return np.asarray(a).astype(numpy_dtype(case.dtype))

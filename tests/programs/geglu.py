@@ -13,6 +13,7 @@ from programs.arithmetic import (
     activate_exp,
     activate_otherwise,
     bfloat16_cut,
+    columns,
     edit,
     first_again,
     flush,
@@ -32,10 +33,6 @@ from programs.arithmetic import (
     tf32_nearest,
     wide,
 )
-
-
-def columns(case, W):
-    return wide(W) if case.options["w_layout"] == "kn" else wide(W).T
 
 
 def halves(Z):

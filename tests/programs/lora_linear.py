@@ -13,6 +13,7 @@ from programs.arithmetic import (
     activate_exp,
     activate_otherwise,
     bfloat16_cut,
+    columns,
     dropped,
     edit,
     first_again,
@@ -36,10 +37,6 @@ from programs.arithmetic import (
 )
 
 STAGED = ("product", "bias", "xa", "xab", "scaled", "sum")
-
-
-def columns(case, W):
-    return wide(W) if case.options["w_layout"] == "kn" else wide(W).T
 
 
 def fused(case, x, scale, W, b, A, B, product=library, act=activate, middle=same, factor=wide, bias=wide, down=same,

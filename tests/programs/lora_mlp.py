@@ -12,6 +12,7 @@ from programs.arithmetic import (
     activate,
     activate_exp,
     bfloat16_cut,
+    columns,
     edit,
     first_again,
     flush,
@@ -35,10 +36,6 @@ from programs.arithmetic import (
 )
 
 STAGED = ("product", "bias", "xa", "xab", "scaled", "sum")
-
-
-def columns(case, W):
-    return wide(W) if case.options["w_layout"] == "kn" else wide(W).T
 
 
 def layers_of(arrays):

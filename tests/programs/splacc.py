@@ -12,6 +12,7 @@ from programs.arithmetic import (
     activate,
     activate_exp,
     bfloat16_cut,
+    columns,
     edit,
     first_again,
     flush,
@@ -31,10 +32,6 @@ from programs.arithmetic import (
     tf32_nearest,
     wide,
 )
-
-
-def columns(case, B):
-    return wide(B) if case.options["w_layout"] == "kn" else wide(B).T
 
 
 def gate(left, right):

@@ -13,6 +13,7 @@ from programs.arithmetic import (
     activate,
     activate_exp,
     bfloat16_cut,
+    columns,
     dropped,
     edit,
     first_again,
@@ -53,7 +54,7 @@ def bias_first(case, x, *layers):
     """Every sum begins with the bias."""
     h = wide(x)
     for i in range(0, len(layers), 2):
-        W = wide(layers[i]) if case.options["w_layout"] == "kn" else wide(layers[i]).T
+        W = columns(case, layers[i])
         z = rank_one(np.hstack([np.ones((len(h), 1), np.float32), h]), np.vstack([wide(layers[i + 1]), W]))
         h = relu(z)
     return store(case, activate(case.options["last"], z))

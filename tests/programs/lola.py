@@ -17,6 +17,7 @@ from programs.arithmetic import (
     activate_otherwise,
     backwards,
     bfloat16_cut,
+    columns,
     edit,
     first_again,
     flush,
@@ -54,7 +55,7 @@ EPS = np.float32(1e-5)
 
 def read(case, x, W, b):
     """All in float32, W as (K, N)."""
-    return wide(x), wide(W) if case.options["w_layout"] == "kn" else wide(W).T, wide(b)
+    return wide(x), columns(case, W), wide(b)
 
 
 def rstd_of(variance, eps=EPS):

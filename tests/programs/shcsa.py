@@ -9,6 +9,7 @@ from programs.arithmetic import (
     PRODUCTS,
     TENSOR_CORES,
     TF32,
+    columns,
     edit,
     first_again,
     half_sums,
@@ -36,7 +37,7 @@ def layer(
     case, x, n_padd, W, b, product=library, attention=attend, parts=thirds, middle=same, bias=wide, rows=same, **hooks
 ):
     """`middle` is what becomes of q, k and v between the two launches."""
-    W = wide(W) if case.options["w_layout"] == "kn" else wide(W).T
+    W = columns(case, W)
     q, k, v = parts(middle(product(rows(wide(x)), W) + bias(b)))
     return store(case, attention(q, k, v, n_padd, product=product, **hooks))
 
@@ -50,7 +51,7 @@ def two_launches(case, *inputs, **hooks):
 def staged(case, x, n_padd, W, b, product=library):
     """Torch's operators."""
     k = partial(keep, case)
-    W = wide(W) if case.options["w_layout"] == "kn" else wide(W).T
+    W = columns(case, W)
     q, key, v = thirds(k(k(product(wide(x), W)) + wide(b)))
     shown = visible(len(x), n_padd)
     kept = (np.arange(len(x)) >= n_padd)[:, None]

@@ -41,7 +41,7 @@ def _by_warpgroups(case, device):
     if columns == 64 and of_192 >= 4 * sms:
         return warpgroup(192, 128)  # an H200 took 646 µs at 8×16×4096×64 in bfloat16, 704 with 128 rows
     # of more than 128 columns a multiprocessor has one block of 64 rows, of others two
-    few = of_64 <= sms if columns > 128 else of_128 < 0.9 * sms
+    few = of_64 <= sms or case.sizes["T"] < 128 if columns > 128 else of_128 < 0.9 * sms
     rows = 64 if few else 128
     return warpgroup(*next(tile for tile in WARPGROUP_TILES[columns] if tile[0] == rows))
 

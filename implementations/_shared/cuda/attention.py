@@ -110,7 +110,10 @@ def skip(case, device):
     if reason := skip_scores(case, device):
         return reason
     if case.sizes["D"] > LARGEST_D:
-        return f"D is {case.sizes['D']}: rows of more than {LARGEST_D} elements do not fit in a warp's registers"
+        return (
+            f"D is {case.sizes['D']}: rows of more than {LARGEST_D} elements do not fit in a warp's registers; Hopper's warpgroups "
+            "take up to 256 of 16 bits, forward, from 64 tokens: padded_attention's flash, shcsa's whole_rows"
+        )
     return None
 
 

@@ -142,6 +142,8 @@ CONFIGS = [
     ("lora_linear", {"M": 70, "K": 131, "N": 73, "R": 37}, "two_launches", "float32", "ieee", OF_FEW | {"up_BLOCK_M": 64, "up_BLOCK_N": 64, "up_SCHEDULE": "tiles"}),
     ("splacc", {"M": 150, "K": 264, "N": 136}, "two_accumulators", "float16", "ieee", SPLIT | {"BLOCK_M": 128, "CLUSTER": 2}),
     ("geglu", {"M": 70, "K": 264, "N": 200}, "two_accumulators", "float32", "tf32", SPLIT),
+    ("splacc", {"M": 1, "K": 264, "N": 136}, "two_accumulators", "bfloat16", "ieee", SPLIT),
+    ("geglu", {"M": 17, "K": 131, "N": 70}, "two_launches", "float16", "ieee", SPLIT | {"CLUSTER": 2}),
     # 96 columns of either half, whose W is turned; a cluster whose last block has no rows; tf32
     ("splacc", {"M": 330, "K": 136, "N": 264}, "two_accumulators", "bfloat16", "ieee", {"KERNEL": "warpgroup"} | SQUARE),
     ("geglu", {"M": 201, "K": 75, "N": 299}, "two_launches", "float16", "ieee", {"KERNEL": "warpgroup"} | SQUARE),

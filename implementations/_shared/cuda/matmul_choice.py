@@ -69,7 +69,9 @@ def _time(case, tile, schedule, parts, device):
     if tile.kind == "simt":
         return simt_time(case, tile, schedule, parts, device)
     if tile.kind == "few_rows":
-        return few_simt_time(case, tile, parts, device) if is_ieee(case) else few_rows_time(case, tile, parts) / 1000
+        if is_ieee(case):
+            return few_simt_time(case, tile, parts, device)
+        return max(few_rows_time(case, tile, parts), weights_time(case, parts)) / 1000
     return tensor_time(case, tile, schedule, parts, device)
 
 
@@ -245,8 +247,13 @@ def few_rows_time(case, tile, parts):
     M, K, N = case.size("M", "K", "N")
     count, each = matmul.blocks(tile, M, N, parts), (min(M, tile.rows) + tile.columns) * K * case.itemsize
     products = PRODUCT_TIME * K * case.itemsize / 2
-    own = each * (count / L2_RATE + 1 / SM_RATE) + tile.rows * tile.columns * (SUM_TIME + products)
-    return max(own, parts * K * N * case.itemsize / W_RATE)
+    return each * (count / L2_RATE + 1 / SM_RATE) + tile.rows * tile.columns * (SUM_TIME + products)
+
+
+def weights_time(case, parts):
+    """Nanoseconds in which W comes to the tiles of few rows from memory, whatever their shape."""
+    K, N = case.size("K", "N")
+    return parts * K * N * case.itemsize / W_RATE
 
 
 # The same in IEEE float32, fitted to 50 times on an H200 of lola, splacc and geglu with 16 to 128 rows, to within 15 %: microseconds before the

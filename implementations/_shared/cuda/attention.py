@@ -109,12 +109,18 @@ def skip(case, device):
     """Why no kernel on attention.cuh that multiplies q and k can run the case, or None."""
     if reason := skip_scores(case, device):
         return reason
-    if case.sizes["D"] > LARGEST_D:
-        return (
-            f"D is {case.sizes['D']}: rows of more than {LARGEST_D} elements do not fit in a warp's registers; Hopper's warpgroups "
-            "take up to 256 of 16 bits, forward, from 64 tokens: padded_attention's flash, shcsa's whole_rows"
-        )
-    return None
+    return too_wide(case)
+
+
+def too_wide(case):
+    """Why rows have too many elements for the registers of warps that have 16 of them, or None."""
+    D = case.sizes["D"]
+    if D <= LARGEST_D:
+        return None
+    return (
+        f"D is {D}: rows of more than {LARGEST_D} elements do not fit in a warp's registers; on Hopper, in 16 bits, forward and from 64 tokens, "
+        "padded_attention's flash and shcsa's whole_rows take up to 256, shcsa's padded_attention 192 and 256"
+    )
 
 
 def skip_scores(case, device):
@@ -159,7 +165,7 @@ def flash_config(case, device):
 
 def flash_fits(case, device, config):
     """Why `flash` cannot run a config, or None."""
-    return fits(case, device, config, tensors=2)
+    return too_wide(case) or fits(case, device, config, tensors=2)
 
 
 def skip_flash(case, device):
@@ -191,7 +197,9 @@ def flash_cluster_fits(case, device, config, cluster):
         return reason
     if device.capability < (9, 0):
         return "thread-block clusters need compute capability 9.0"
-    return fits(case, device, config, tensors=2, beside=lambda tile: cluster_merge(tile, case, 2), rows=(16,))
+    return too_wide(case) or fits(
+        case, device, config, tensors=2, beside=lambda tile: cluster_merge(tile, case, 2), rows=(16,)
+    )
 
 
 def cluster_merge(tile, case, tensors):

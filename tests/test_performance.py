@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from fusebench import cli
@@ -98,3 +101,19 @@ def test_a_file_without_marks_stays_as_it_is(tmp_path):
 def test_bad_input_is_exit_code_2(capsys):
     assert all(cli.main(["performance", word]) == code for word, code in (("kernel", 2), ("--out", 2), ("--help", 0)))
     assert performance.HELP in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("page", "experiment"), [("performance", "h200_peers"), ("neighbours", "h200_neighbours")])
+def test_a_pages_rows_are_cases_of_its_experiment(answered, page, experiment):
+    """So that who runs the experiment can make the page again."""
+    text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text()
+    tables = text.split(performance.BEGIN)[1].split(performance.END)[0]
+    rows = {
+        (kernel, case)
+        for kernel, table in re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", tables, re.DOTALL | re.MULTILINE)
+        for case in re.findall(r"^\| (\S+/\S+) \|", table, re.MULTILINE)
+    }
+    asked = answered("bench", f"experiment={experiment}", "dry_run=true")
+    assert asked.returncode == 0, asked.stderr
+    cases = set(re.findall(r"^(\w+)  (\S+/\S+)  ", asked.stdout, re.MULTILINE))
+    assert len(rows) > 50 and rows <= cases, sorted(rows - cases)

@@ -98,7 +98,7 @@ def test_attention_of_more_than_128_columns_is_for_hoppers_warpgroups_alone(D, T
         assert reason is None
         assert module.fits(case, "flash", device, module.config(case, "flash", device)) is None
     else:
-        assert reason.startswith(f"D is {D}: rows of more than 128 elements")
+        assert reason.startswith(f"D is {D}: a warp has registers for rows of 128 elements")
 
 
 @pytest.mark.parametrize("device", SHARED_BYTES, ids=lambda d: d.name)

@@ -171,8 +171,13 @@ def test_lora_of_few_rows_reads_whole_vectors_of_x_as_it_came():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "tile"), [((900, 8192, 1024), (64, 256)), ((512, 8192, 1024), (64, 128)), ((1000, 11008, 512), (64, 128))]
-)
+    ("sizes", "tile"),
+    [
+        ((900, 8192, 1024), (64, 256)), ((768, 5504, 1024), (128, 256)),
+        # a smaller x, and fewer rows and columns of y
+        ((768, 5440, 1024), (128, 128)), ((300, 14080, 1024), (128, 128)), ((1000, 11008, 512), (64, 128)),
+    ],
+)  # fmt: skip
 def test_lora_reads_a_large_x_by_few_tiles(sizes, tile):
     case = make_case(KERNELS["lora_linear"], dict(zip("MKN", sizes, strict=True)) | {"R": 16}, "bfloat16")
     own = module_of("lora_linear").config(case, "two_launches", H200)

@@ -136,3 +136,12 @@ def test_every_device_multiplies_rows_that_are_no_whole_lines(name, device):
         own = module.config(case, variant, device)
         assert module.fits(case, variant, device, own) is None
         assert (own["KERNEL"] == "tensor") == (device is not H200)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel"),
+    [((300, 2048, 2048), "turned"), ((500, 1000, 5000), "warpgroup"), ((500, 2000, 5000), "warpgroup")],
+)
+def test_two_products_have_turned_tiles_where_few_rounds_of_them_are_enough(sizes, kernel):
+    case = make_case(KERNELS["splacc"], dict(zip("MKN", sizes, strict=True)), "bfloat16")
+    assert module_of("splacc").config(case, "two_accumulators", H200)["KERNEL"] == kernel

@@ -81,11 +81,9 @@ def config(case, variant, device):
 
 def _own(M):
     """What a config has instead for few samples, which one block can sort: with 2048 of 26 features SORT=own took 30.3 µs on an H100,
-    SORT=cluster 23.5; with 1024 of D = 64 28.3 and 44.7. On an H200 1000×8 with D = 128 took 18.9 µs with AHEAD=8, 20.4 with 4; 128×26 with
-    D = 16 6.66 and 6.59."""
+    SORT=cluster 23.5; with 1024 of D = 64 28.3 and 44.7. On an H200 1000×8 with D = 128 took 18.9 µs with AHEAD=8, 20.4 with 4."""
     chunk = next((n for n in CHUNKS if M <= n <= 1024), None)
-    ahead = 8 if M > 128 else 4
-    return {"SORT": "own", "CHUNK": chunk, "num_warps": min(16, chunk // 32), "AHEAD": ahead} if chunk else {}
+    return {"SORT": "own", "CHUNK": chunk, "num_warps": min(16, chunk // 32), "AHEAD": AHEAD[-1]} if chunk else {}
 
 
 def _ahead(tiles, threads, device):

@@ -5,9 +5,9 @@
 #include "_items.cuh"
 #include "_segments.cuh"
 
-constexpr int ASKED = 4;    // ids that a thread asks for before it hashes the first
-constexpr int CHECKED = 8;  // the same where they are only checked
-constexpr int AT_ONCE = 32;  // the same where one block checks all
+constexpr int ASKED = 4;     // ids that a thread asks for before it hashes the first
+constexpr int CHECKED = 8;   // the same where rows of those out of range are summed
+constexpr int AT_ONCE = 32;  // high words of ids that it asks for where it looks whether any is out of range
 
 // Zeros to `count` elements from number `first` of an array on, by all threads of the block.
 template <int THREADS, typename T>

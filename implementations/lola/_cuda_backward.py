@@ -46,7 +46,8 @@ def forward_launches(case, device):
 
 
 def _form(case, device):
-    """The form of the forward pass."""
+    """The form of the forward pass. Its `call` makes a function of x, W and b, which returns y and (n, 1 / deviations, z, the column sums, W as the
+    products of backward read it, b)."""
     if few := few_rows_config(case, device):
         return AtOnce(few)
     summed = summed_config(case, device)
@@ -61,8 +62,10 @@ class AtOnce:
 
     def launches(self, case, device):
         activation, dtypes = case.options["activation"].upper(), (*(case.dtype,) * 6, "float32", "float32")
-        arguments = {"beside": statistics_bytes, "dtypes": dtypes}
-        return (matmul.launch(FILE, "kept", case, device, self.config, (activation,), **arguments),)
+        own = matmul.launch(
+            FILE, "kept", case, device, self.config, (activation,), beside=statistics_bytes, dtypes=dtypes
+        )
+        return (own,)
 
     def call(self, case, device):
         M, K, N = case.size("M", "K", "N")
@@ -197,9 +200,7 @@ def launches(case, device, config):
 
 def build(case, device, config):
     """(forward, backward)."""
-    forward = _form(case, device).call(
-        case, device
-    )  # (x, W, b) → y and what `backward` reads: n, 1 / deviations, z, column sums, W, b
+    forward = _form(case, device).call(case, device)
     first, *behind = launches(case, device, config)
     pull_back = layer_backward.pulling(first, case, device, behind, rows=True, columns=True)
     products = layer_backward.gradients(case, device, behind, rows=True, columns=True)

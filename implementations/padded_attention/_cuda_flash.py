@@ -22,9 +22,10 @@ COPIERS, VECTORS = 256, 4  # threads of a block of whole_rows, and vectors of ea
 
 def skip(case, device):
     """Why no kernel can run the case, or None: rows of more than 128 elements are for warpgroups alone."""
-    if case.sizes["D"] <= attention.LARGEST_D or fits(case, device, _by_warpgroups(case, device)):
-        return attention.skip_flash(case, device)
-    return attention.skip_scores(case, device)
+    wide, misfit = attention.too_wide(case), fits(case, device, _by_warpgroups(case, device))
+    if wide and misfit:
+        return f"{wide}; {misfit}"
+    return attention.skip_scores(case, device) if wide else attention.skip_flash(case, device)
 
 
 def config(case, device):
@@ -40,8 +41,9 @@ def _by_warpgroups(case, device):
     of_64, of_128, of_192 = (_blocks(case, rows) for rows in (64, 128, 192))
     if columns == 64 and of_192 >= 4 * sms:
         return warpgroup(192, 128)  # an H200 took 646 µs at 8×16×4096×64 in bfloat16, 704 with 128 rows
-    # of more than 128 columns a multiprocessor has one block of 64 rows, of others two
-    few = of_64 <= sms or case.sizes["T"] < 128 if columns > 128 else of_128 < 0.9 * sms
+    few = of_128 < 0.9 * sms
+    if columns > 128:  # of 64 rows a multiprocessor has one block; and no box is longer than the sequence
+        few = of_64 <= sms or case.sizes["T"] < 128
     rows = 64 if few else 128
     return warpgroup(*next(tile for tile in WARPGROUP_TILES[columns] if tile[0] == rows))
 
@@ -85,15 +87,15 @@ def no_warpgroups(case, device, config):
     return too_large(warpgroup_bytes(case, config), device)
 
 
-def not_of_warpgroups(case, device, tokens, largest=attention.LARGEST_D):
-    """Why no kernel of warpgroups of rows up to `largest`, whose largest side of a tile is `tokens`, takes the case, or None. Rows that are no whole
-    vectors are copied."""
+def not_of_warpgroups(case, device, tokens, largest_D=attention.LARGEST_D):
+    """Why no kernel of warpgroups takes the case, or None. Its tiles have up to `tokens` rows or tokens, and rows up to `largest_D` elements. Rows that
+    are no whole vectors are copied."""
     T, D = case.size("T", "D")
     least = 64 if rows_are_aligned(case, D) else COPIED_D
-    if tuple(device.capability) == (9, 0) and case.itemsize == 2 and least <= D <= largest and tokens <= T:
+    if tuple(device.capability) == (9, 0) and case.itemsize == 2 and least <= D <= largest_D and tokens <= T:
         return None
     return (
-        f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to {largest}, of other than eights from {COPIED_D}, "
+        f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to {largest_D}, of other than eights from {COPIED_D}, "
         f"T from {tokens}"
     )
 

@@ -14,7 +14,7 @@
 
 #if __CUDA_ARCH__ >= 900
 template <typename T, bool ALIGNED, int DP, int BM, int KEYS, int STAGES>
-__global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
+__global__ void __launch_bounds__(BM * 2 + 128, ATTENTION_BLOCKS<DP, BM>)
     flash_warpgroup_logarithms(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                                const __grid_constant__ TensorMap v, const int* __restrict__ n_padd, T* __restrict__ y,
                                float* __restrict__ logarithms, long long heads, long long tokens, long long D, float scale) {

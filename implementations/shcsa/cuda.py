@@ -66,7 +66,11 @@ def skip(case, variant, device):
         return attention.skip(case, device)
     if flash_split.config(one_head(case, variant), device):  # of larger D than others
         return attention.skip_scores(case, device)
-    return attention.skip_flash(one_head(case), device)
+    reason = attention.skip_flash(one_head(case), device)
+    if attention.too_wide(case):
+        widths = ", ".join(map(str, flash_split.WIDTHS))
+        reason += f"; on Hopper, in 16 bits, from {min(flash_split.TOKENS)} tokens, D may be one of {widths}, to which whole_rows makes it up"
+    return reason
 
 
 def prepare(case, variant, x, n_padd, W, b):

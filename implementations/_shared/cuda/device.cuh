@@ -48,7 +48,8 @@ __device__ __forceinline__ void wait_for_previous_launch() {
 #endif
 }
 
-// By all blocks: `bytes` on their way to the L2 cache. What the launch before writes has to wait for it.
+// By all blocks: `bytes` on their way to the L2 cache, neighbouring lines by neighbouring blocks, so that few lines are no single block's. Before
+// wait_for_previous_launch() only of what no launch of the call writes.
 __device__ __forceinline__ void prefetch_to_cache(const void* from, long long bytes) {
     for (long long i = (threadIdx.x * static_cast<long long>(gridDim.x) + blockIdx.x) * 128; i < bytes; i += gridDim.x * blockDim.x * 128LL)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));

@@ -13,7 +13,9 @@ ROWS, TOKENS, SPLITS, WIDTHS = (64, 128), (64, 128), (8, 4, 2, 1), (64, 128, 192
 def config(case, device):
     """The config, or None where none fits: as many blocks as there are multiprocessors, but none without a tile of tokens."""
     (T, D), sms = case.size("T", "D"), multiprocessors(device)
-    rows, tokens = 64 if 0.9 * sms > -(-T // 128) else 128, 128 if D <= 128 else 64
+    # as in padded_attention: of more than 128 columns a multiprocessor has one block of 64 rows
+    few = sms >= -(-T // 64) if D > 128 else 0.9 * sms > -(-T // 128)
+    rows, tokens = 64 if few else 128, 64 if D > 128 else 128
     # 8 blocks took 11.7 µs where 4 took 11.4: 1024 tokens of an H200's shcsa, published
     split = next(s for s in SPLITS[1:] if s == 1 or (-(-T // rows) * s <= sms and s * tokens <= T))
     own = {

@@ -39,8 +39,9 @@ STAGES_BESIDE_DOWN = 2
 # Rows up to which W is read so, by bytes of an element: 16×4096→4096 took 16.5 µs in bfloat16, by blocks that share K 19.0, but with 32 rows 17.5 and
 # 16.7; in tf32, whose W is turned for these, 32 rows took 25.8 and 29.9
 FEW_ROWS = {2: 16, 4: 32}
-# Bytes of x, which `down` reads beside `up`, from which tiles that share K have 256 columns, so that they read it half as often; and rows and columns of
-# y that are enough of them. 900×8192→1024 took an H200 38.4 µs in tiles of 64×256, in 128×128 54.1; 700×11008→1024 46.8 and 48.2; but 512 rows 34.9 and 33.3
+# Tiles whose K blocks share have 256 columns where x has more bytes than this, so that they read it half as often: `down` reads it, too, at the same time.
+# And rows and columns of y from which such tiles are enough for all multiprocessors. 900×8192→1024 took an H200 38.4 µs in tiles of 64×256, in 128×128
+# 54.1; 700×11008→1024 46.8 and 48.2; 1024×4096→1024, whose x is just no larger, 24.5 and 25.2; but 512×8192→1024 34.9 and 33.3
 LARGE_X, LARGE_Y = 8 << 20, (640, 1024)
 SIMT_SCHEDULES = "tiles", "strips"
 

@@ -202,8 +202,8 @@ def simt_time(case, tile, schedule, parts, device):
 # ---- few rows ------------------------------------------------------------------------------------------------------------
 
 # Fitted to 45 times of few rows on an H100, to within 21 %: bytes of a nanosecond that the L2 cache hands out, and that arrive at one
-# multiprocessor; nanoseconds for a sum of a tile, and for each of its products. And bytes of W that come from memory: splacc 16×1024→4096 took an
-# H200 12 µs, by blocks that share K 8.9
+# multiprocessor; nanoseconds for a sum of a tile, and for each of its products. And bytes of W that such tiles bring from memory, a few of each row,
+# where the copy engine brings twice as many: splacc 16×1024→4096 took an H200 12 µs, by blocks that share K 8.9
 L2_RATE, SM_RATE, SUM_TIME, PRODUCT_TIME, W_RATE = 9000, 127, 0.24, 3.6e-4, 2100
 FEW_ROWS = 128  # up to which x, which each block reads with its W, costs less than a larger tile's idle multiprocessors
 FEW_ROWS_OF_SHORT_K = (
@@ -251,7 +251,7 @@ def few_rows_time(case, tile, parts):
 
 
 def weights_time(case, parts):
-    """Nanoseconds in which W comes to the tiles of few rows from memory, whatever their shape."""
+    """Nanoseconds in which KERNEL=few_rows brings W from memory, whatever its tile."""
     K, N = case.size("K", "N")
     return parts * K * N * case.itemsize / W_RATE
 

@@ -47,7 +47,7 @@ __device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const Te
         return;
     }
     if constexpr (HANDS_REGISTERS<DP, BM>)
-        warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER_REGISTERS : CONSUMER_REGISTERS<BM / 64>>();  // as there
+        warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER_REGISTERS : CONSUMER_REGISTERS<BM / 64>>();  // as in flash.cuh
     Tile tile;
     int count = min(tiles(min(first + (tile.warpgroup + 1) * 64, end)), to) - from;  // of this warpgroup's rows
     flash_mainloop<T, DP, BM, KEYS>(tile, pipeline, memory, first, begin, count, scale);

@@ -10,6 +10,7 @@
 // Tile number `number` of y (M, N), of `count` slabs.
 template <typename Tile, int BM, int STAGES, typename T, typename C>
 __device__ __forceinline__ void single_tile(T* __restrict__ y, long long M, long long N, unsigned number, int count, const C& copies) {
+    static_assert(Tile::FN <= 16, "sums for which a thread's share of the registers is enough");
     static_assert(Tile::OUT_BYTES <= STAGES * Tile::STAGE, "the tile on its way out takes the place of the stages");
     extern __shared__ __align__(1024) unsigned char memory[];
     Pipeline<STAGES, Tile::STAGE> pipeline(memory);

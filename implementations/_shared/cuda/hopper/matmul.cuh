@@ -325,7 +325,7 @@ struct ProducerOf {
                 bring_columns<Tile::COLUMNS, COLUMN_THREADS>(to, threadIdx.x - 32, share.n0, scheduler.N, f);
                 if constexpr (ROWS) {
                     auto of_rows = reinterpret_cast<float2*>(to + Tile::COLUMNS);
-                    for (int m = threadIdx.x - 32; m < Tile::ROWS; m += 96) of_rows[m] = f.row(min(share.m0 + m, scheduler.M - 1));
+                    for (int m = threadIdx.x - 32; m < Tile::ROWS; m += COLUMN_THREADS) of_rows[m] = f.row(min(share.m0 + m, scheduler.M - 1));
                 }
                 columns.producer_commit(i);
             }

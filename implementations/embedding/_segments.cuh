@@ -77,7 +77,7 @@ template <int AHEAD, int W, int LANES, int THREADS, int CHUNK, bool LONG, typena
 __device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK, LONG>& tile, int count, bool continued, const T* dy, int D,
                                              Store store, Leave leave) {
     constexpr int GROUPS = THREADS / LANES, OF_WARP = 32 / LANES, RUN = CHUNK / GROUPS, BATCH = RUN < AHEAD ? RUN : AHEAD;
-    int each = (count + GROUPS - 1) / GROUPS;  // look-ups of a run
+    int each = min((count + GROUPS - 1) / GROUPS, RUN);  // look-ups of a run; that there are no more than RUN is news to the compiler alone
     int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = group * each, last = min(first + each, count) - 1;
     bool begins = first <= last && (first == 0 ? !continued : tile.look_ups[first - 1] & 1);
     bool open = first <= last && !(tile.look_ups[last] & 1);

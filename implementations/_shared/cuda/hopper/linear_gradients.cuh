@@ -141,7 +141,7 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
                     GradientShare share = scheduler.share(i);
                     if (share.of_weights) continue;
                     unsigned char* to = wanted.producer_acquire(next);
-                    bring_columns<BN, 96>(reinterpret_cast<Column*>(to), thread, share.n0, scheduler.dx.N, f);
+                    for (int k = thread; k < BN; k += 96) reinterpret_cast<Column*>(to)[k] = f.column(min(share.n0 + k, scheduler.dx.N - 1));
                     for (int m = thread; m < BM; m += 96)
                         reinterpret_cast<float4*>(to + COLUMN_BYTES)[m] = f.of_row(min(share.m0 + m, scheduler.dx.M - 1));
                     wanted.producer_commit(next++);

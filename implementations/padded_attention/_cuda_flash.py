@@ -22,10 +22,10 @@ COPIERS, VECTORS = 256, 4  # threads of a block of whole_rows, and vectors of ea
 
 def skip(case, device):
     """Why no kernel can run the case, or None: rows of more than 128 elements are for warpgroups alone."""
-    wide, misfit = attention.too_wide(case), fits(case, device, _by_warpgroups(case, device))
-    if wide and misfit:
-        return f"{wide}; {misfit}"
-    return attention.skip_scores(case, device) if wide else attention.skip_flash(case, device)
+    if not (wide := attention.too_wide(case)):
+        return attention.skip_flash(case, device)
+    misfit = fits(case, device, _by_warpgroups(case, device))
+    return f"{wide}; {misfit}" if misfit else attention.skip_scores(case, device)
 
 
 def config(case, device):
@@ -37,20 +37,11 @@ def config(case, device):
 
 def _by_warpgroups(case, device):
     """The config of flash_warpgroup that is best where it fits."""
-    columns, sms = min(warpgroup_columns(case), LARGEST_D), multiprocessors(device)
-    of_64, of_128, of_192 = (_blocks(case, rows) for rows in (64, 128, 192))
-    if columns == 64 and of_192 >= 4 * sms:
+    (B, H, T), columns = case.size("B", "H", "T"), min(warpgroup_columns(case), LARGEST_D)
+    if columns == 64 and 4 * multiprocessors(device) <= B * H * -(-T // 192):
         return warpgroup(192, 128)  # an H200 took 646 µs at 8×16×4096×64 in bfloat16, 704 with 128 rows
-    few = of_128 < 0.9 * sms
-    if columns > 128:  # of 64 rows a multiprocessor has one block; and no box is longer than the sequence
-        few = of_64 <= sms or case.sizes["T"] < 128
-    rows = 64 if few else 128
+    rows = 64 if T < 128 else attention.warpgroup_rows(case, device, B * H)  # no box is longer than the sequence
     return warpgroup(*next(tile for tile in WARPGROUP_TILES[columns] if tile[0] == rows))
-
-
-def _blocks(case, rows):
-    B, H, T = case.size("B", "H", "T")
-    return B * H * -(-T // rows)
 
 
 def warpgroup(rows, tokens):

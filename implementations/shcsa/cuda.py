@@ -64,13 +64,14 @@ LANES, VECTORS = 128, 8  # that hold a row of att in `softmax`, and how many vec
 def skip(case, variant, device):
     if variant not in FLASH:
         return attention.skip(case, device)
-    if flash_split.config(one_head(case, variant), device):  # of larger D than others
-        return attention.skip_scores(case, device)
-    reason = attention.skip_flash(one_head(case), device)
-    if attention.too_wide(case):
-        widths = ", ".join(map(str, flash_split.WIDTHS))
-        reason += f"; on Hopper, in 16 bits, from {min(flash_split.TOKENS)} tokens, D may be one of {widths}, to which whole_rows makes it up"
-    return reason
+    if not (wide := attention.too_wide(case)):
+        return attention.skip_flash(one_head(case), device)
+    if (reason := attention.skip_scores(case, device)) or flash_split.config(one_head(case, variant), device):
+        return reason
+    widths, least = ", ".join(map(str, flash_split.WIDTHS)), min(flash_split.TOKENS)
+    return (
+        f"{wide}; on Hopper, in 16 bits, from {least} tokens, D may be one of {widths}, to which whole_rows makes it up"
+    )
 
 
 def prepare(case, variant, x, n_padd, W, b):

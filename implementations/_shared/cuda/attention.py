@@ -127,6 +127,14 @@ def skip_scores(case, device):
     return None
 
 
+def warpgroup_rows(case, device, heads=1):
+    """Rows of a block by warpgroups, 128 where such blocks nearly fill the card, else 64: of more than 128 columns a multiprocessor has one block, so
+    that those have to be all at once."""
+    (T, D), sms = case.size("T", "D"), multiprocessors(device)
+    few = heads * -(-T // 64) <= sms if D > LARGEST_D else heads * -(-T // 128) < 0.9 * sms
+    return 64 if few else 128
+
+
 def most_rows(tiles, case, device, why_not, heads=1, share=1.0):
     """The config of the first tile for which `why_not` has no reason and that leaves every multiprocessor `share` of a block, or of
     the one of the fewest rows, or None where none fits. Rows share what is read of tokens, so the tiles come with the most rows

@@ -4,6 +4,7 @@ idle unless blocks share the tokens of one.
 The tunables are those of attention.py with KERNEL=warpgroup, and SPLIT: so many blocks share the tokens of BLOCK_M rows.
 """
 
+from implementations._shared.cuda.attention import LARGEST_D, warpgroup_rows
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.gpu import multiprocessors
 
@@ -13,9 +14,7 @@ ROWS, TOKENS, SPLITS, WIDTHS = (64, 128), (64, 128), (8, 4, 2, 1), (64, 128, 192
 def config(case, device):
     """The config, or None where none fits: as many blocks as there are multiprocessors, but none without a tile of tokens."""
     (T, D), sms = case.size("T", "D"), multiprocessors(device)
-    # as in padded_attention: of more than 128 columns a multiprocessor has one block of 64 rows
-    few = sms >= -(-T // 64) if D > 128 else 0.9 * sms > -(-T // 128)
-    rows, tokens = 64 if few else 128, 64 if D > 128 else 128
+    rows, tokens = warpgroup_rows(case, device), 64 if D > LARGEST_D else 128
     # 8 blocks took 11.7 µs where 4 took 11.4: 1024 tokens of an H200's shcsa, published
     split = next(s for s in SPLITS[1:] if s == 1 or (-(-T // rows) * s <= sms and s * tokens <= T))
     own = {

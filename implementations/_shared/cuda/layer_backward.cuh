@@ -5,11 +5,12 @@
 // and backward, given dz (pulled.cuh), in which F says what is made of dn = dz @ Wᵀ, StoredGradient or a kernel's own:
 //
 //   gradients_together  dx and dW by Hopper's warpgroups, in one launch (hopper/linear_gradients.cuh)
+//   gradients_beside    the same of a few hundred rows of 16 bits: clusters share the depth of a tile of dx each, beside blocks that have one of dW
+//                       (hopper/gradients_beside.cuh)
 //   gradients_few_rows  the same of few rows of 16 bits: some blocks have a tile of dx each, whose depth their warps share, the others one
 //                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do. Rows of
 //                       x, W and dz are filled up to whole vectors
-//   inputs_…, weights_…  a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K): by warpgroups where dx has so few
-//                       tiles that the blocks of a cluster share their depth, and elsewhere than on Hopper
+//   inputs_…, weights_…  a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K): where none of these is possible
 //
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.
 #pragma once

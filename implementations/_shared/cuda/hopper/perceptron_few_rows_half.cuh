@@ -113,12 +113,14 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
         int K = static_cast<int>(one_of(tid, N0, N1, N2, N3)), N = static_cast<int>(one_of(tid, N1, N2, N3, N4)), first = rank * share;
         int own = max(min(share, N - first), 0);
         layers[tid] = {W, b, K, N, first, own, (own + 7) / 8, input, place, pitch, comes_in_vectors(W, NK ? K : N)};
-        if (tid + 1 < layer_count) barrier_init(shared_address(received + tid), 1);
-        fence_barrier_init();
+        if (CLUSTER > 1 && tid + 1 < layer_count) barrier_init(shared_address(received + tid), 1);
+        if (CLUSTER > 1) fence_barrier_init();
     }
     __syncthreads();
-    if (tid + 1 < layer_count) barrier_arrive_and_expect(shared_address(received + tid), (layers[tid].N + 7) / 8 * ROWS * 16);
-    cluster_arrive_relaxed();  // this block has begun, and its barriers: others may send to it
+    if constexpr (CLUSTER > 1) {
+        if (tid + 1 < layer_count) barrier_arrive_and_expect(shared_address(received + tid), (layers[tid].N + 7) / 8 * ROWS * 16);
+        cluster_arrive_relaxed();  // this block has begun, and its barriers: others may send to it
+    }
 
     // All that comes in vectors is on its way before anybody waits for an element.
     int K0 = layers[0].K;
@@ -167,7 +169,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
 #pragma unroll
     for (int l = 0; l < 4; ++l)
         if (tid < COLUMNS) bias[l * COLUMNS + tid] = to_float(of_bias[l]);
-    cluster_wait();
+    if constexpr (CLUSTER > 1) cluster_wait();
 
 #pragma unroll 1
     for (int l = 0; l < layer_count; ++l) {
@@ -176,8 +178,8 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
         if (l == 0) copy_wait<3>();
         else if (l == 1) copy_wait<2>();
         else copy_wait<0>();
-        if (l > 0) barrier_wait_of_cluster(shared_address(received + l - 1), 0);
-        __syncthreads();  // what all have copied is here, and nobody reads the sums of the layer before
+        if (CLUSTER > 1 && l > 0) barrier_wait_of_cluster(shared_address(received + l - 1), 0);
+        __syncthreads();  // what all have copied or made is here, and nobody reads the sums of the layer before
         if (layer.own == 0) continue;
 
         // A warp has eight columns of all rows, and every `phases`-th step of K, two at a time.
@@ -242,11 +244,15 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 words[i] = __uint_as_float(pack_relu(2 * i < inside ? v[2 * i] : 0.0f, 2 * i + 1 < inside ? v[2 * i + 1] : 0.0f, T{}));
-            unsigned to = shared_address(memory) + layers[l + 1].input + (row * pitch_of(layer.N) + column / 8) * 16;
-            unsigned arrived = shared_address(received + l);
+            unsigned char* place = memory + layers[l + 1].input + (row * pitch_of(layer.N) + column / 8) * 16;
+            if constexpr (CLUSTER == 1) {
+                *reinterpret_cast<float4*>(place) = make_float4(words[0], words[1], words[2], words[3]);
+            } else {
+                unsigned to = shared_address(place), arrived = shared_address(received + l);
 #pragma unroll 1
-            for (int block = sharer; block < CLUSTER; block += sharers)
-                store_async(address_in_block(to, block), words, address_in_block(arrived, block));
+                for (int block = sharer; block < CLUSTER; block += sharers)
+                    store_async(address_in_block(to, block), words, address_in_block(arrived, block));
+            }
         }
     }
 }

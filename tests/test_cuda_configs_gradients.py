@@ -140,13 +140,14 @@ def test_blocks_of_few_gated_rows_run_at_once(sizes):
 @pytest.mark.parametrize(
     ("sizes", "begins"),
     [
-        ((1, 1024, 2048), ["kept_few_rows", "gated_few_rows"]), ((64, 1024, 2048), ["kept_few_rows", "pull_gate", "gradients_few_rows"]),
+        ((1, 1024, 512), ["kept_few_rows", "gated_few_rows"]), ((16, 1024, 1024), ["kept_few_rows", "pull_gate", "gradients_few_rows"]),
         ((1, 1000, 3001), ["whole_rows", "linear_split", "gated", "gated_few_rows"]),  # these rows of W are copied
-        ((200, 1024, 2048), ["linear_split", "gated", "pull_gate", "gradients_beside"]),
-        ((1024, 1024, 2048), ["linear_warpgroup", "gated", "pull_gate", "gradients_together"]),
+        ((64, 4096, 2048), ["kept_split", "pull_gate", "gradients_few_rows"]),
+        ((200, 1024, 2048), ["kept_turned", "pull_gate", "gradients_beside"]),
+        ((1024, 1024, 2048), ["kept_warpgroup", "pull_gate", "gradients_together"]),
     ],
 )  # fmt: skip
-def test_a_gated_step_has_one_launch_forward_where_rows_are_few_and_whole(sizes, begins):
+def test_a_gated_step_has_one_launch_forward_where_rows_are_whole(sizes, begins):
     shape = dict(zip("MKN", sizes, strict=True))
     case = make_case(KERNELS["geglu"], shape, "bfloat16", mode="forward_backward")
     module, variant = module_of("geglu"), "two_accumulators"

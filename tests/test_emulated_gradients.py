@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 from conftest import DEVICE
+from cuda_kernels import module_of
 from turns import in_turns
 
 from fusebench.cases import make_case
 from fusebench.contract import Cell
+from fusebench.emulator.device import emulated
 
+EMULATED = emulated()
 pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="is for machines without a GPU")
 
 
@@ -132,4 +135,28 @@ GRADIENTS = [
 def test_gradients_of_a_layer_are_right(run_cells, kernels, name, sizes, variant, dtype, layout, config):
     case = make_case(kernels[name], sizes, dtype, options={"w_layout": layout}, mode="backward")
     (record,) = run_cells([Cell(case, "cuda", variant, config=config)])
+    assert record.status == "ok", record.reason
+
+
+KEPT = [
+    ("geglu", {"M": 130, "K": 1096, "N": 72}, "bfloat16", "kn", "kept_split<", ", 2>"),
+    ("splacc", {"M": 300, "K": 264, "N": 64}, "float16", "nk", "kept_split<", ", 1>"),
+    ("splacc", {"M": 203, "K": 72, "N": 136}, "bfloat16", "kn", "kept_turned<", ", 1>"),
+    ("geglu", {"M": 75, "K": 64, "N": 520}, "float16", "nk", "kept_turned<", ", 1>"),
+    ("geglu", {"M": 330, "K": 64, "N": 328}, "bfloat16", "kn", "kept_warpgroup<", "2, Strips>"),  # whole tiles and small ones
+    ("splacc", {"M": 330, "K": 64, "N": 328}, "float16", "nk", "kept_warpgroup<", ", 192, 192, 4, 1>"),
+    ("geglu", {"M": 37, "K": 136, "N": 72}, "bfloat16", "nk", "kept_few_rows<", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes", "dtype", "layout", "begins", "ends"), in_turns(KEPT))
+def test_a_gated_layer_is_right_with_what_its_gradients_need(
+    run_cells, kernels, name, sizes, dtype, layout, begins, ends
+):
+    """By each of the kernels that make Z and y in one launch."""
+    case = make_case(kernels[name], sizes, dtype, options={"w_layout": layout}, mode="forward_backward")
+    module, variant = module_of(name), "two_accumulators"
+    first, *_ = module.launches(case, variant, EMULATED, module.config(case, variant, EMULATED))
+    assert first.program.name.startswith(begins) and first.program.name.endswith(ends)
+    (record,) = run_cells([Cell(case, "cuda", variant)])
     assert record.status == "ok", record.reason

@@ -1,8 +1,8 @@
 // The backward modes of a layer with a gate, Z = x @ W (+ b), y of both halves of Z's columns: the products are layer_backward.cuh's, of all
 // columns. Forward leaves Z (M, 2N) behind, as it is stored:
 //
-//   gated          y of it
-//   kept_few_rows  both at once, of few rows of 16 bits (matmul_few_rows.cuh)
+//   kept_…   Z and y at once, in 16 bits: by the kernels of splacc's and geglu's forward pass (cuda.cu)
+//   gated    y of Z, which `linear_…` (layer_backward.cuh) has made
 //
 // and backward begins with
 //
@@ -13,6 +13,7 @@
 // A kernel's G, a Pull of two parts, has value(left, right), an element of y, beside f(z, dy, dz).
 #pragma once
 #include "_shared/cuda/gated_few_rows.cuh"
+#include "_shared/cuda/hopper/matmul_turned.cuh"
 
 // Blocks are pull()'s.
 template <typename T, typename G, bool ALIGNED>
@@ -31,25 +32,25 @@ __global__ void __launch_bounds__(256) gated(const T* __restrict__ Z, T* __restr
     }
 }
 
-// y of both sums; Z is stored beside. b may be null.
+// Both halves of Z, and y of them as they are stored. b may be null.
 template <typename T, typename G>
 struct Kept : Epilogue {
+    static constexpr int OUTPUTS = 3;
     const T* __restrict__ b;
     T* __restrict__ Z;
     long long N;
 
-    struct Column {
-        long long n;
-        float left, right;
-    };
     __device__ __forceinline__ Kept(const T* b, T* Z, long long N) : b(b), Z(Z), N(N) {}
-    __device__ __forceinline__ T* row(long long m) const { return Z + 2 * m * N; }
-    __device__ __forceinline__ Column column(long long n) const { return {n, b ? to_float(b[n]) : 0.0f, b ? to_float(b[N + n]) : 0.0f}; }
-    __device__ __forceinline__ float operator()(T* row, const Column& column, const float (&v)[2]) const {
-        T left = from_float<T>(v[0] + column.left), right = from_float<T>(v[1] + column.right);
-        row[column.n] = left, row[N + column.n] = right;
-        return G::value(to_float(left), to_float(right));
+    __device__ __forceinline__ float2 column(long long n) const { return b ? make_float2(to_float(b[n]), to_float(b[N + n])) : float2{}; }
+    __device__ __forceinline__ float of(int output, None, float2 bias, const float (&v)[2]) const {
+        float left = v[0] + bias.x, right = v[1] + bias.y;
+        if (output < 2) return output == 0 ? left : right;
+        return G::value(to_float(from_float<T>(left)), to_float(from_float<T>(right)));
     }
+    __device__ __forceinline__ T* place(int output, T* y, long long m, long long N) const {
+        return output < 2 ? Z + (2 * m + output) * N : y + m * N;
+    }
+    static __device__ __forceinline__ long long stride(int output, long long N) { return output < 2 ? 2 * N : N; }
 };
 
 template <typename T, typename G, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
@@ -59,6 +60,27 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     typename few_rows::WarpOf<SIMT, T, NK, BM, BN, 2>::Type tile;
     matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 2>(tile, x, W, y, M, K, N, Kept<T, G>(b, Z, N), [] {}, [] { __syncthreads(); });
 }
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, typename G, bool NK, int BM, int BN, int STAGES, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    kept_split(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ Z,
+               T* __restrict__ y, long long M, long long K, long long N) {
+    matmul_split<T, NK, BM, BN, STAGES, SPLIT, 2>(x, W, y, M, K, N, Kept<T, G>(b, Z, N));
+}
+template <typename T, typename G, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BN * 2 + 128, 1)
+    kept_turned(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ Z,
+                T* __restrict__ y, long long M, long long K, long long N) {
+    matmul_turned<T, NK, BM, BN, STAGES, CLUSTER, 2>(x, W, y, M, K, N, Kept<T, G>(b, Z, N));
+}
+template <typename T, typename G, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    kept_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ Z,
+                   T* __restrict__ y, long long M, long long K, long long N) {
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(x, W, y, M, K, N, Kept<T, G>(b, Z, N), Schedule{});
+}
+#endif
 
 template <typename T, typename G, bool ALIGNED>
 __global__ void __launch_bounds__(256)

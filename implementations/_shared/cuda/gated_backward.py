@@ -1,14 +1,13 @@
 """The backward modes of a layer with a gate, geglu and splacc (gated_backward.cuh): a file has the gate, the products are layer_backward.py's,
-of x @ W with all 2N columns. Forward, two launches, or more where rows of x or W are copied to whole vectors: Z and y; of few rows of such one. Backward: dZ, then dx,
-dW and db; of very few rows one launch (gated_few_rows.py)."""
+of x @ W with all 2N columns. Forward, in 16 bits one launch, Z and y; else two, or more where rows of x or W are copied to whole vectors. Backward:
+dZ, then dx, dW and db; of very few rows one launch (gated_few_rows.py)."""
 
 from dataclasses import replace
 
-from implementations._shared.cuda import gated_few_rows, layer_backward, linear_gradients, matmul, matmul_choice
+from implementations._shared.cuda import gated_few_rows, gated_products, layer_backward, linear_gradients
+from implementations._shared.cuda.gated_products import PARTS
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
 from implementations._shared.gpu import rows_are_aligned
-
-PARTS = 2
 
 
 def layer(case):
@@ -52,8 +51,8 @@ def _copies(file, case, device):
 
 def _forward(file, case, device):
     """(The copies, the launches of Z and of y, or the one of both.)"""
-    if of_few := _of_few_rows(file, case, device):
-        return (None, None), (of_few,)
+    if kept := _kept(file, case, device):
+        return (None, None), (kept,)
     (M, N), own, dtype = case.size("M", "N"), layer(case), case.dtype
     down, across = layer_backward.pulled_blocks(own, N)
     program = instance(file, "gated", TYPES[dtype], _gate(case), rows_are_aligned(case, N))
@@ -65,12 +64,14 @@ def _forward(file, case, device):
     return [c and (next(made), c[1]) for c in copies], in_order[-2:]
 
 
-def _of_few_rows(file, case, device):
-    """`kept_few_rows` where mode=forward would have its tiles, else None: x, W, b or none, Z, y."""
-    if case.itemsize != 2:
+def _kept(file, case, device):
+    """`kept_<KERNEL>`: x, W, b or none, Z, y. None where no kernel makes both, not of 16 bits or of rows that are no whole vectors."""
+    if case.itemsize != 2 or not rows_are_aligned(case, *case.size("K", "N")):
         return None
-    chosen = matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES, PARTS)
-    return chosen and matmul.launch(file, "kept", case, device, chosen, (_gate(case),), PARTS, dtypes=(case.dtype,) * 5)
+    chosen = gated_products.config(case, device)
+    if chosen["KERNEL"] == "tensor":
+        return None
+    return gated_products.launch(file, "kept", case, device, chosen, (case.dtype,) * 5, (_gate(case),))
 
 
 def launches(file, case, device, config, bias):

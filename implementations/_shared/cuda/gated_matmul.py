@@ -1,8 +1,6 @@
 """The launches of two products side by side, whose sums a gate makes one of: splacc and geglu.
 
 two_accumulators   one launch
-                   KERNEL=split is hopper/matmul_split.cuh, whose CLUSTER blocks share the K of a tile, and
-                   KERNEL=turned hopper/matmul_turned.cuh, whose tiles have any multiple of 16 rows
 two_launches       rows of x that are no whole vectors of 16 bytes, or of a large product no whole lines of L2, which products are slow to
                    read, are copied into rows that are, and `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
 """
@@ -10,7 +8,8 @@ two_launches       rows of x that are no whole vectors of 16 bytes, or of a larg
 from dataclasses import replace
 
 from fusebench.launchers import capability
-from implementations._shared.cuda import gated_backward, matmul, matmul_choice, matmul_split, matmul_turned
+from implementations._shared.cuda import gated_backward, gated_products, matmul
+from implementations._shared.cuda.gated_products import PARTS, TILES
 from implementations._shared.cuda.launch import in_turn, unsupported
 from implementations._shared.gpu import rows_are_aligned
 
@@ -58,9 +57,6 @@ TUNABLES = {
     "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
 }  # fmt: skip
 
-TILES = (
-    *matmul.TENSOR_TILES, *matmul.ALL_FEW_ROWS_TILES, *matmul.WARPGROUP_TILES, *matmul.SQUARE_TILES, *matmul.SIMT_SPLIT_TILES,
-)  # fmt: skip
 SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
 
 
@@ -74,7 +70,7 @@ def copies_rows(case, variant):
 
 def _own(case, variant):
     """The case of the products with x as it is copied, if it is."""
-    return matmul.of_whole_rows(case, parts=2) if variant == "two_launches" else matmul.prepared_case(case)
+    return matmul.of_whole_rows(case, parts=PARTS) if variant == "two_launches" else matmul.prepared_case(case)
 
 
 def product(case, variant, capability):
@@ -110,16 +106,15 @@ def prepared(case, variant, W):
     """W as `product` has it where that is not as it came: () or (W,). None in the backward modes: a step is about to change W."""
     if case.mode != "forward":
         return ()
-    return matmul.prepared(case, product(case, variant, capability(W)), W, parts=2)
+    return matmul.prepared(case, product(case, variant, capability(W)), W, parts=PARTS)
 
 
 def config(case, variant, device):
-    """The fastest, by the estimates, of whole tiles, of those whose K blocks share, and of turned ones."""
+    """The fastest, by the estimates."""
     if case.mode != "forward":
         return gated_backward.config(case, device)
     own = product(case, variant, device.capability)
-    whole = matmul_choice.config(own, device, _tiles(case, variant, device), parts=2, schedules=SCHEDULES[variant])
-    return matmul_turned.or_turned(own, matmul_split.or_split(own, whole, device, parts=2), device, parts=2)
+    return gated_products.config(own, device, _tiles(case, variant, device), SCHEDULES[variant])
 
 
 def fits(case, variant, device, config):
@@ -128,26 +123,14 @@ def fits(case, variant, device, config):
     if matmul.schedule_of(config) not in SCHEDULES[variant]:
         return f"{variant} has SCHEDULE={' and '.join(SCHEDULES[variant])}: nobody clears flags before it"
     own = product(case, variant, device.capability)
-    if config["KERNEL"] not in ("split", "turned"):
-        return matmul.fits(own, device, config, parts=2, tiles=_tiles(case, variant, device))
-    if matmul.schedule_of(config) != "tiles":
-        return f"SCHEDULE={config['SCHEDULE']} is for KERNEL=warpgroup"
-    if config["KERNEL"] == "turned":
-        return matmul_turned.fits(own, device, config, parts=2)
-    return matmul_split.fits(own, device, matmul_split.of_cluster(config), parts=2)
+    return gated_products.fits(own, device, config, _tiles(case, variant, device))
 
 
 def launches(file, case, variant, device, config, arguments=(), dtypes=()):
     """`two_accumulators_<KERNEL>` of `file`, in two_launches behind whole_rows. `dtypes` are those of what follows x and W."""
     own, x = product(case, variant, device.capability), (matmul.operand(case),) * 2
     shared = ("float32", "int32") if config["KERNEL"] == "warpgroup" else ()
-    name, dtypes = "two_accumulators", (*x, *dtypes, *shared)
-    if config["KERNEL"] == "split":
-        kernel = matmul_split.launch(file, name, own, matmul_split.of_cluster(config), dtypes, arguments, parts=2)
-    elif config["KERNEL"] == "turned":
-        kernel = matmul_turned.launch(file, name, own, device, config, arguments, parts=2, dtypes=dtypes)
-    else:
-        kernel = matmul.launch(file, name, own, device, config, arguments, parts=2, dtypes=dtypes)
+    kernel = gated_products.launch(file, "two_accumulators", own, device, config, (*x, *dtypes, *shared), arguments)
     if variant != "two_launches":
         return (kernel,)
     return in_turn(matmul.row_copy(file, case, _own(case, variant), device), kernel)

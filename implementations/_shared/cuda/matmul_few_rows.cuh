@@ -289,7 +289,6 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
     finish();
     if (!EARLY) of_epilogue();
 
-    Pair<T> pair;
     const float* sums = reinterpret_cast<const float*>(memory) + column / 8 * 8 * PARTS + column % 8;
     for (int row = threadIdx.x / PAIRS; row < BM && m0 + row < M && n < N; row += THREADS / PAIRS) {
         float v[2][PARTS] = {};
@@ -302,13 +301,17 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
             }
         auto of_row = f.row(m0 + row);
 #pragma unroll
-        for (int e = 0; e < 2; ++e) pair.at[e] = from_float<T>(f(of_row, of_columns[e], v[e]));
-        T* to = y + (m0 + row) * N + n;
-        if ((sizeof(T) == 2 && EVEN) || N % 2 == 0) {
-            f.store(reinterpret_cast<Pair<T>*>(to), pair);
-        } else {
-            f.store(to, pair.at[0]);
-            if (n + 1 < N) f.store(to + 1, pair.at[1]);
+        for (int output = 0; output < F::OUTPUTS; ++output) {
+            Pair<T> pair;
+#pragma unroll
+            for (int e = 0; e < 2; ++e) pair.at[e] = from_float<T>(result(f, output, of_row, of_columns[e], v[e]));
+            T* to = f.place(output, y, m0 + row, N) + n;
+            if ((sizeof(T) == 2 && EVEN) || N % 2 == 0) {
+                f.store(reinterpret_cast<Pair<T>*>(to), pair);
+            } else {
+                f.store(to, pair.at[0]);
+                if (n + 1 < N) f.store(to + 1, pair.at[1]);
+            }
         }
     }
 }

@@ -34,6 +34,7 @@ struct None {};
 // elements of K from its first on); end() comes when all are multiplied, and merge() once all blocks that share the K of a tile have come
 // there, none of which changes what others may read of it in shared memory.
 struct Epilogue {
+    static constexpr int OUTPUTS = 1;  // results of an element: see result()
     static constexpr bool FILLED = true;  // whether zeros behind K may fill up rows of x and W (N, K) in matmul_simt.cuh
     static constexpr bool PAIRED = true;  // whether the registers of its sums are paired there
     __device__ __forceinline__ None row(long long) const { return {}; }
@@ -47,6 +48,12 @@ struct Epilogue {
     __device__ __forceinline__ void add(float (&)[ROWS][COLUMNS], RowOf, ColumnOf) {}
     template <int SPLIT>
     __device__ __forceinline__ void merge() {}
+    // Where row m of an output begins, and elements from it to the next row.
+    template <typename T>
+    __device__ __forceinline__ T* place(int, T* y, long long m, long long N) const {
+        return y + m * N;
+    }
+    static __device__ __forceinline__ long long stride(int, long long N) { return N; }
     // Stores results in their place: a vector, of which `count` elements are inside of y, or an element or a pair.
     template <bool WHOLE, typename T>
     __device__ __forceinline__ void store(T* to, const Vector<T>& v, int count) const {
@@ -57,6 +64,13 @@ struct Epilogue {
         *to = v;
     }
 };
+
+// What an epilogue has of an element for its output of that number, which is known when it is compiled: most have one, others of().
+template <typename F, typename Row, typename Column, int PARTS>
+__device__ __forceinline__ float result(const F& f, int output, Row row, Column column, const float (&v)[PARTS]) {
+    if constexpr (F::OUTPUTS == 1) return f(row, column, v);
+    else return f.of(output, row, column, v);
+}
 
 // The sums as they are.
 struct Stored : Epilogue {

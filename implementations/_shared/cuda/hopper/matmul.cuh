@@ -118,52 +118,58 @@ struct WarpgroupTile {
         int width = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS)));
         if (inside <= 0) return;
         bool whole = N % SIZE == 0;
-        y += (m0 + row0) * N + n0;
-        auto store = [&](int from) {
+        T* of_output[F::OUTPUTS];  // where this warp's rows begin
+#pragma unroll
+        for (int i = 0; i < F::OUTPUTS; ++i) of_output[i] = f.place(i, y, m0 + row0, N) + n0;
+        auto store = [&](int output, int from) {
+            T* to = of_output[output];
+            long long stride = f.stride(output, N);
             if (whole) {
 #pragma unroll
                 for (int i = 0; i < 16; i += 32 / LANES) {
                     int row = i + lane / LANES, column = lane % LANES * SIZE;
                     auto v = *reinterpret_cast<const Vector<T>*>(out + row * PITCH + column);
-                    if (row < inside) f.template store<true>(y + row * N + from + column, v, width - from - column);
+                    if (row < inside) f.template store<true>(to + row * stride + from + column, v, width - from - column);
                 }
             } else {
 #pragma unroll 4
                 for (int row = 0; row < inside; ++row)
 #pragma unroll
                     for (int column = lane; column < PIECE; column += 32)
-                        if (from + column < width) f.store(y + row * N + from + column, out[row * PITCH + column]);
+                        if (from + column < width) f.store(to + row * stride + from + column, out[row * PITCH + column]);
             }
         };
 #pragma unroll 1
         for (int group = 0; group < width; group += GROUP) {
 #pragma unroll
-            for (int piece = 0; piece < GROUP; piece += PIECE) {
-                Pair<T> pairs[AT_ONCE][2];  // all are made before one is stored, so that many are under way at once
+            for (int piece = 0; piece < GROUP; piece += PIECE)
 #pragma unroll
-                for (int j = 0; j < AT_ONCE; ++j) {
-                    Pair<Column> of_columns = {};
-                    if constexpr (HAS_COLUMNS<Column>)
-                        of_columns = reinterpret_cast<const Pair<Column>*>(columns + group + piece)[j * 4 + t];
+                for (int output = 0; output < F::OUTPUTS; ++output) {
+                    Pair<T> pairs[AT_ONCE][2];  // all are made before one is stored, so that many are under way at once
 #pragma unroll
-                    for (int h = 0; h < 2; ++h)
+                    for (int j = 0; j < AT_ONCE; ++j) {
+                        Pair<Column> of_columns = {};
+                        if constexpr (HAS_COLUMNS<Column>)
+                            of_columns = reinterpret_cast<const Pair<Column>*>(columns + group + piece)[j * 4 + t];
 #pragma unroll
-                        for (int e = 0; e < 2; ++e) {
-                            float v[PARTS];
+                        for (int h = 0; h < 2; ++h)
 #pragma unroll
-                            for (int p = 0; p < PARTS; ++p) v[p] = c[p * FRAGMENTS + piece / 8 + j][h * 2 + e];
-                            pairs[j][h].at[e] = from_float<T>(f(of_row[h], of_columns.at[e], v));
-                        }
+                            for (int e = 0; e < 2; ++e) {
+                                float v[PARTS];
+#pragma unroll
+                                for (int p = 0; p < PARTS; ++p) v[p] = c[p * FRAGMENTS + piece / 8 + j][h * 2 + e];
+                                pairs[j][h].at[e] = from_float<T>(result(f, output, of_row[h], of_columns.at[e], v));
+                            }
+                    }
+#pragma unroll
+                    for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                        for (int h = 0; h < 2; ++h)
+                            *reinterpret_cast<Pair<T>*>(out + (h * 8 + g) * PITCH + j * 8 + 2 * t) = pairs[j][h];
+                    __syncwarp();
+                    store(output, group + piece);
+                    __syncwarp();
                 }
-#pragma unroll
-                for (int j = 0; j < AT_ONCE; ++j)
-#pragma unroll
-                    for (int h = 0; h < 2; ++h)
-                        *reinterpret_cast<Pair<T>*>(out + (h * 8 + g) * PITCH + j * 8 + 2 * t) = pairs[j][h];
-                __syncwarp();
-                store(group + piece);
-                __syncwarp();
-            }
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
 #pragma unroll

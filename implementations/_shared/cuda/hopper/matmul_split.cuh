@@ -98,24 +98,26 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
-        for (int j = 0; j < EACH; ++j) {
-            Pair<T> pair;
+        for (int j = 0; j < EACH; ++j)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                float v[PARTS];
+            for (int output = 0; output < F::OUTPUTS; ++output) {
+                Pair<T> pair;
 #pragma unroll
-                for (int p = 0; p < PARTS; ++p) v[p] = own[p * EACH + j][h * 2 + e];
-                pair.at[e] = from_float<T>(f(of_row[h], of_column[j][e], v));
+                for (int e = 0; e < 2; ++e) {
+                    float v[PARTS];
+#pragma unroll
+                    for (int p = 0; p < PARTS; ++p) v[p] = own[p * EACH + j][h * 2 + e];
+                    pair.at[e] = from_float<T>(result(f, output, of_row[h], of_column[j][e], v));
+                }
+                T* to = f.place(output, y, m + h * 8, N) + n + j * 8;
+                if (m + h * 8 >= M || n + j * 8 >= N) continue;
+                if (!ANY_N || N % 2 == 0) {
+                    f.store(reinterpret_cast<Pair<T>*>(to), pair);
+                } else {
+                    f.store(to, pair.at[0]);
+                    if (n + j * 8 + 1 < N) f.store(to + 1, pair.at[1]);
+                }
             }
-            T* to = y + (m + h * 8) * N + n + j * 8;
-            if (m + h * 8 >= M || n + j * 8 >= N) continue;
-            if (!ANY_N || N % 2 == 0) {
-                f.store(reinterpret_cast<Pair<T>*>(to), pair);
-            } else {
-                f.store(to, pair.at[0]);
-                if (n + j * 8 + 1 < N) f.store(to + 1, pair.at[1]);
-            }
-        }
 }
 
 template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, bool EARLY = false, bool ANY_N = true, typename F>

@@ -11,6 +11,7 @@
 // f with rows and columns exchanged.
 template <typename F>
 struct Turned {
+    static constexpr int OUTPUTS = F::OUTPUTS;
     F f;
 
     __device__ __forceinline__ auto row(long long n) const { return f.column(n); }
@@ -18,6 +19,10 @@ struct Turned {
     template <typename Row, typename Column, int PARTS>
     __device__ __forceinline__ float operator()(Row of_n, Column of_m, const float (&v)[PARTS]) const {
         return f(of_m, of_n, v);
+    }
+    template <typename Row, typename Column, int PARTS>
+    __device__ __forceinline__ float of(int output, const Row& of_n, const Column& of_m, const float (&v)[PARTS]) const {
+        return result(f, output, of_m, of_n, v);
     }
 };
 
@@ -64,48 +69,55 @@ struct TurnedTile {
         int width = static_cast<int>(min(N - n0 - rows, 64LL));
         if (width <= 0) return;
         bool whole = N % SIZE == 0;
-        y += m0 * N + n0 + rows;
+        T* of_output[F::OUTPUTS];  // where this warpgroup's columns begin
+#pragma unroll
+        for (int i = 0; i < F::OUTPUTS; ++i) of_output[i] = f.f.place(i, y, m0, N) + n0 + rows;
         auto sync = [] { asm volatile("bar.sync %0, 128;" ::"r"(threadIdx.x / 128) : "memory"); };
         unsigned turned = shared_address(out + lane % 8 * PITCH + row0 - rows + lane / 8 % 2 * 8);
 #pragma unroll 1
         for (int group = 0; group < height; group += GROUP) {
-            unsigned pairs[GROUP / 8][2];  // all are made before one is stored, so that many are under way at once
 #pragma unroll
-            for (int j = 0; j < GROUP / 8 && j < FN; ++j) {
-                Pair<Column> of_m = {};
-                if constexpr (HAS_COLUMNS<Column>)
-                    if (group + j * 8 < BM) of_m = reinterpret_cast<const Pair<Column>*>(columns + group)[j * 4 + t];
+            for (int output = 0; output < F::OUTPUTS; ++output) {
+                unsigned pairs[GROUP / 8][2];  // all are made before one is stored, so that many are under way at once
 #pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    Pair<T> pair;
+                for (int j = 0; j < GROUP / 8 && j < FN; ++j) {
+                    Pair<Column> of_m = {};
+                    if constexpr (HAS_COLUMNS<Column>)
+                        if (group + j * 8 < BM) of_m = reinterpret_cast<const Pair<Column>*>(columns + group)[j * 4 + t];
 #pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        float v[PARTS];
+                    for (int h = 0; h < 2; ++h) {
+                        Pair<T> pair;
 #pragma unroll
-                        for (int p = 0; p < PARTS; ++p) v[p] = c[p][j][h * 2 + e];
-                        pair.at[e] = from_float<T>(f(of_row[h], of_m.at[e], v));
+                        for (int e = 0; e < 2; ++e) {
+                            float v[PARTS];
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) v[p] = c[p][j][h * 2 + e];
+                            pair.at[e] = from_float<T>(result(f, output, of_row[h], of_m.at[e], v));
+                        }
+                        pairs[j][h] = *reinterpret_cast<unsigned*>(&pair);
                     }
-                    pairs[j][h] = *reinterpret_cast<unsigned*>(&pair);
                 }
-            }
 #pragma unroll
-            for (int j = 0; j < GROUP / 8 && j < FN; ++j) store_turned(turned + j * 8 * PITCH * static_cast<int>(sizeof(T)), pairs[j][0], pairs[j][1]);
-            sync();
-            if (whole) {
+                for (int j = 0; j < GROUP / 8 && j < FN; ++j) store_turned(turned + j * 8 * PITCH * static_cast<int>(sizeof(T)), pairs[j][0], pairs[j][1]);
+                sync();
+                T* to = of_output[output];
+                long long stride = f.f.stride(output, N);
+                if (whole) {
 #pragma unroll
-                for (int i = 0; i < GROUP; i += 128 / LANES) {
-                    int row = i + thread / LANES, column = thread % LANES * SIZE;
-                    auto v = *reinterpret_cast<const Vector<T>*>(out + row * PITCH + column);
-                    if (group + row < height) store_part<true>(y + (group + row) * N + column, v, width - column);
-                }
-            } else {
+                    for (int i = 0; i < GROUP; i += 128 / LANES) {
+                        int row = i + thread / LANES, column = thread % LANES * SIZE;
+                        auto v = *reinterpret_cast<const Vector<T>*>(out + row * PITCH + column);
+                        if (group + row < height) store_part<true>(to + (group + row) * stride + column, v, width - column);
+                    }
+                } else {
 #pragma unroll 4
-                for (int row = thread / 32; row < min(GROUP, height - group); row += 4)
+                    for (int row = thread / 32; row < min(GROUP, height - group); row += 4)
 #pragma unroll
-                    for (int column = lane; column < 64; column += 32)
-                        if (column < width) y[(group + row) * N + column] = out[row * PITCH + column];
+                        for (int column = lane; column < 64; column += 32)
+                            if (column < width) to[(group + row) * stride + column] = out[row * PITCH + column];
+                }
+                sync();
             }
-            sync();
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
 #pragma unroll

@@ -63,7 +63,7 @@ def test_tiles_of_dx_are_shared_beside_those_of_dW_where_they_are_few(name, size
     assert config.get("beside_CLUSTER", 0) == cluster
 
 
-BY_WARPGROUPS = "linear_warpgroup<", "linear_split<"
+BY_WARPGROUPS = "linear_warpgroup<", "linear_split<", "summed_turned<"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_rows_longer_than_what_is_in_them_are_multiplied_by_warpgroups(name, siz
         shape = dict(zip("MKN", sizes, strict=True))
         case = make_case(KERNELS[name], shape, "bfloat16", options={"w_layout": layout}, mode="forward_backward")
         names = [p.program.name for p in module.launches(case, variant, H200, module.config(case, variant, H200))]
-        (linear,) = [own for own in names if own.startswith("linear_")]
+        (linear,) = [own for own in names if own.startswith(("linear_", "summed_"))]
         assert linear.startswith(BY_WARPGROUPS) and any(own.startswith("gradients_together<") for own in names)
 
 
@@ -159,7 +159,8 @@ def test_a_gated_step_has_one_launch_forward_where_rows_are_whole(sizes, begins)
     ("sizes", "begins"),
     [
         ((1, 1024, 4096), ["kept_few_rows"]), ((64, 1024, 4096), ["kept_few_rows"]), ((48, 1001, 3001), ["statistics_shared", "linear_split"]),
-        ((1024, 1024, 4096), ["statistics", "summed_warpgroup"]), ((200, 1024, 4096), ["statistics", "summed_warpgroup"]),
+        ((1024, 1024, 4096), ["statistics", "summed_turned"]), ((200, 1024, 4096), ["statistics", "summed_turned"]),
+        ((50, 1000, 7000), ["statistics", "summed_turned"]),
         ((300, 4096, 512), ["statistics_shared", "linear_split"]),  # of few tiles, each of which has to be added up
     ],
 )  # fmt: skip

@@ -93,11 +93,11 @@ GRADIENTS = [
     # tiles that are not shared; the second half of dZ begins at no whole vector, and what is behind it is 0
     ("geglu", {"M": 150, "K": 261, "N": 173}, "two_accumulators", "bfloat16", "kn", BOTH | {"both_BLOCK_N": 128, "both_SCHEDULE": "tiles"}),
     ("splacc", {"M": 150, "K": 264, "N": 172}, "two_accumulators", "float16", "nk", BOTH),
-    # blocks that share the depth of a tile of dx beside those of dW, the last of which have no tile; rows of 1003 elements are copied, those of 131 filled up
-    ("lola", {"M": 130, "K": 136, "N": 1003}, "multirow", "bfloat16", "kn", {"beside_BLOCK_M": 64, "beside_BLOCK_N": 128, "beside_CLUSTER": 2, "beside_num_stages": 3}),
-    ("lola", {"M": 150, "K": 131, "N": 1200}, "multirow", "float16", "nk", {"beside_BLOCK_M": 128, "beside_BLOCK_N": 128, "beside_CLUSTER": 4, "beside_num_stages": 3}),
-    ("splacc", {"M": 70, "K": 131, "N": 400}, "two_accumulators", "bfloat16", "kn", {"beside_BLOCK_M": 64, "beside_BLOCK_N": 64, "beside_CLUSTER": 4, "beside_num_stages": 3}),
-    ("geglu", {"M": 150, "K": 136, "N": 600}, "two_accumulators", "bfloat16", "nk", {"beside_BLOCK_M": 128, "beside_BLOCK_N": 128, "beside_CLUSTER": 1, "beside_num_stages": 4}),
+    # blocks that share the depth of a tile of dx beside those of dW, the last of which have no tile; rows of 803 elements are copied, those of 125 filled up
+    ("lola", {"M": 130, "K": 128, "N": 803}, "multirow", "bfloat16", "kn", {"beside_BLOCK_M": 64, "beside_BLOCK_N": 128, "beside_CLUSTER": 2, "beside_num_stages": 3}),
+    ("lola", {"M": 150, "K": 125, "N": 1200}, "multirow", "float16", "nk", {"beside_BLOCK_M": 128, "beside_BLOCK_N": 128, "beside_CLUSTER": 4, "beside_num_stages": 3}),
+    ("splacc", {"M": 150, "K": 125, "N": 400}, "two_accumulators", "bfloat16", "kn", {"beside_BLOCK_M": 64, "beside_BLOCK_N": 64, "beside_CLUSTER": 4, "beside_num_stages": 3}),
+    ("geglu", {"M": 150, "K": 128, "N": 600}, "two_accumulators", "bfloat16", "nk", {"beside_BLOCK_M": 128, "beside_BLOCK_N": 128, "beside_CLUSTER": 1, "beside_num_stages": 4}),
     # column sums beside the product, of both widths of its tiles, of which the last are partly outside
     ("lola", {"M": 260, "K": 200, "N": 776}, "multirow", "bfloat16", "kn", {}),
     ("lola", {"M": 260, "K": 136, "N": 776}, "multirow", "float16", "nk", {}),

@@ -28,12 +28,12 @@ __device__ __forceinline__ float slope_from_value(float y) {
 // The derivative by the sum, of what is stored as T. In float32 that of tanh GELU is made of a precise tanh: of small sums, errors of the fast
 // exponential in both sigmoids would show.
 template <Activation A, typename T>
-__device__ __forceinline__ float slope_as(float z) {
+__device__ __forceinline__ float slope_of_sum(float z) {
     if constexpr (A == GELU_TANH && sizeof(T) == 4) {
         float t = tanhf(z * fmaf(0.035677408f * z, z, 0.79788456f));
         return fmaf(0.5f * z * fmaf(-t, t, 1.0f), fmaf(0.10703222f * z, z, 0.79788456f), fmaf(0.5f, t, 0.5f));
     }
-    return slope<A>(z);
+    return slope_as<A, T>(z);
 }
 
 // What a thread does to each of its vectors.
@@ -61,7 +61,7 @@ struct Step {
             for (int h = 0; h < 2; ++h) {
                 float v = element(dy, e + h);
                 if constexpr (FROM_Y<ACT>) v *= slope_from_value<ACT>(element(x, e + h));
-                if constexpr (FROM_SUM<ACT>) v *= slope_as<ACT, T>(fmaf(scale, element(z, e + h), element(x, e + h)) + bias[e + h]);
+                if constexpr (FROM_SUM<ACT>) v *= slope_of_sum<ACT, T>(fmaf(scale, element(z, e + h), element(x, e + h)) + bias[e + h]);
                 if (e + h < count) total[e + h] += v;
                 through[h] = v;
             }

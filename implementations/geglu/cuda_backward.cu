@@ -8,6 +8,6 @@ struct Gate : Pull {
     static __device__ __forceinline__ float value(float left, float right) { return left * activate_as<ACT, T>(right); }
     __device__ __forceinline__ void operator()(const float (&z)[2], float dy, float (&dz)[2]) const {
         dz[0] = dy * activate_as<ACT, T>(z[1]);
-        dz[1] = dy * z[0] * slope<ACT>(z[1]);
+        dz[1] = dy * z[0] * slope_as<ACT, T>(z[1]);
     }
 };

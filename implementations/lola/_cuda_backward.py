@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from implementations._shared.cuda import layer_backward, linear_gradients, matmul, matmul_choice, matmul_split
+from implementations._shared.cuda import (
+    layer_backward,
+    linear_gradients,
+    matmul,
+    matmul_choice,
+    matmul_split,
+    matmul_turned,
+)
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
@@ -13,12 +20,8 @@ LANES = 8, 4, 2  # vectors side by side that a block of column sums has
 BUSY = 0.94  # the share of multiprocessors that then have one
 CLUSTER_LANES = 32, 16, 8  # the same where the blocks of a cluster share the rows of W
 SHARERS, SHARE = 8, 64  # at most, and the rows that one has at least
-# Microseconds in which the producer of `summed_warpgroup` adds up a slab, by columns of the tile, and in which a column of the tile is stored. And bytes
-# of W for each microsecond that column sums apart take longer, less what a product takes longer that is the first to read W. An H200 took for the
-# forward pass of 200×1024→4096 21.0 µs with sums apart, 16.2 so
-SUMS_OF_SLAB, SUMS_END, APART_RATE = {128: 0.47, 256: 0.83}, 0.015, 1.4e6
-SUMMED_TILES = (256, 4), (128, 6)  # columns and num_stages; clusters were no faster
-PARTS_BYTES = 3 << 10  # of its sums, in shared memory
+# Bytes of W for each microsecond that column sums apart take longer, less what a product takes longer that is the first to read W
+APART_RATE = 1.4e6
 MANY_ROWS, MOST_OF_A_WARP = 512, 4096  # from which a warp has a row, and elements up to which it has
 # with its statistics a tile of 64×64 has no registers left
 FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64, 64)]
@@ -81,14 +84,16 @@ class AtOnce:
 
 @dataclass(frozen=True)
 class WithSums:
-    """`statistics` of rows, and `summed_warpgroup` of a config, which sums up the columns of W."""
+    """`statistics` of rows, and `summed_turned` of a config, which sums up the columns of W."""
 
     config: dict
 
     def launches(self, case, device):
         activation, dtypes = case.options["activation"].upper(), (*(case.dtype,) * 5, "float32")
         whole = layer_backward.whole_rows(case, device)
-        linear = matmul.launch(FILE, "summed", whole, device, self.config, (activation,), dtypes=dtypes)
+        linear = matmul_turned.launch(
+            FILE, "summed", whole, device, self.config, (activation,), dtypes=dtypes, summed=True
+        )
         return in_turn(_statistics_launch(case, device, columns=False), linear)
 
     def call(self, case, device):
@@ -133,26 +138,17 @@ class Apart:
 
 
 def summed_config(case, device):
-    """That of `summed_warpgroup`, or None where column sums of their own and another product are expected to be faster."""
-    if layer_backward.way(case, device) not in ("both", "beside") or not rows_are_aligned(case, _pitch(case)):
+    """That of `summed_turned`, or None where column sums of their own and another product are expected to be faster."""
+    if layer_backward.way(case, device) == "apart" or not rows_are_aligned(case, _pitch(case)):
         return None  # who copies W sums it up, too
-    whole, choices = layer_backward.whole_rows(case, device), []
-    for columns, stages in SUMMED_TILES:
-        own = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": columns, "num_stages": stages, "CLUSTER": 1}
-        if matmul.fits(whole, device, own, beside=lambda tile: PARTS_BYTES) is None:
-            choices.append(own)
-    best = min(choices, key=lambda own: _summed_time(whole, device, own), default=None)
-    if best is None:
+    whole = layer_backward.whole_rows(case, device)
+    own = matmul_turned.config(whole, device, summed=True)
+    if own is None:
         return None
-    other = matmul_split.time_of_either(whole, layer_backward.linear_config(case, device), 1, device)
     K, N = case.size("K", "N")
-    return best if _summed_time(whole, device, best) < other + K * N * case.itemsize / APART_RATE else None
-
-
-def _summed_time(case, device, config):
-    """Microseconds: a tile takes no less than its sums."""
-    sums = -(-case.sizes["K"] // matmul.slab(case)) * SUMS_OF_SLAB[config["BLOCK_N"]] + SUMS_END * config["BLOCK_N"]
-    return max(matmul_choice.time_of(case, config, 1, device), sums)
+    other = matmul_split.time_of_either(whole, layer_backward.linear_config(case, device), 1, device)
+    other += K * N * case.itemsize / APART_RATE
+    return own if matmul_turned.time(whole, own, 1, device, summed=True) < other else None
 
 
 def _statistics_launch(case, device, columns=True):

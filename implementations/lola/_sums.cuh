@@ -221,6 +221,7 @@ __global__ void __launch_bounds__(256)
 // and each warp 64 columns.
 template <bool NK, int BN, int STAGES, bool ROWS, bool COLUMNS>
 struct SummingProducer {
+    static constexpr bool X_BEFORE = false;
     static constexpr int WARPS = ROWS ? 4 : BN / 64, AHEAD = STAGES - 1;  // slabs asked for before one is looked at
     static constexpr int REGISTERS = 112, COLUMN_THREADS = 32 * WARPS, CONSUMER_WARPS = WARPS, ROW_BYTES = ROWS ? 8 : 0;
 

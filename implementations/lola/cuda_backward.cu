@@ -2,7 +2,7 @@
 //
 //   statistics     a block has a row of x, n of it in the storage dtype; or some columns of W, their float32 sums, by clusters where there are any.
 //   linear_…       a tile of z, and y of it as it is stored (layer_backward.cuh).
-//   summed_…       the same, with the column sums beside it, so that W is read once; `statistics` has the rows alone then
+//   summed_turned  the same, with the column sums among its products, so that W is read once; `statistics` has the rows alone then
 //   kept_few_rows  of few rows of 16 bits all in one launch, z by the identity of lola's forward pass (_counting.cuh).
 //
 // Where products are by Hopper's warpgroups, n is left in rows of whole lines of L2, and of W a copy, where its own are no whole vectors; of few
@@ -14,7 +14,7 @@
 //                pass over dn = dz @ Wᵀ: sum of dn = dz . colsum(W), and sum of dn * n = dz . (z - b).
 //   gradients_…, or inputs_… and weights_…       dx = (dn - sum of dn / K - n * sum of dn * n / K) / deviation, dW and db (layer_backward.cuh).
 #include "_counting.cuh"
-#include "_kept_sums.cuh"
+#include "_shared/cuda/hopper/matmul_turned.cuh"
 #include "_shared/cuda/layer_backward.cuh"
 
 // The sum over a warp, or where WARPS is 8 over a block of so many, in all of its threads; `parts` has 8 floats, and is used once.
@@ -216,10 +216,10 @@ struct NormedActivated : Activated<T, ACT> {
 
 #if __CUDA_ARCH__ >= 900
 template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    summed_warpgroup(const __grid_constant__ TensorMap n, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ z,
-                     T* __restrict__ y, float* __restrict__ sums, long long M, long long K, long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, GivenRows, KeepingProducer<NK, BN>>(n, W, z, M, K, N, SummedActivated<T, ACT>(b, z, y, sums));
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BN * 2 + 128, 1)
+    summed_turned(const __grid_constant__ TensorMap n, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ z,
+                  T* __restrict__ y, float* __restrict__ sums, long long M, long long K, long long N) {
+    matmul_summed<T, NK, BM, BN, STAGES, CLUSTER>(n, W, z, M, K, N, SummedActivated<T, ACT>(b, z, y, sums));
 }
 #endif
 
@@ -271,7 +271,7 @@ struct Pulled : Pull {
 #pragma unroll
         for (int e = 0; e < SIZE; ++e) of_W[e] = e < count ? colsum[n + e] : 0.0f;
     }
-    __device__ __forceinline__ void operator()(const float (&z)[1], float dy, float (&dz)[1]) const { dz[0] = dy * slope<ACT>(z[0]); }
+    __device__ __forceinline__ void operator()(const float (&z)[1], float dy, float (&dz)[1]) const { dz[0] = dy * slope_as<ACT, T>(z[0]); }
     __device__ __forceinline__ void add(float& level, float& along, int e, float dz, float z) const {
         level = fmaf(dz, of_W[e], level);
         along = fmaf(dz, z - element(bias, e), along);
@@ -291,10 +291,10 @@ __global__ void __launch_bounds__(256, 2)
 // dx of a sum of dz @ Wᵀ. K are its columns, `pitch` those of n; `parts` of the sums of a row.
 template <typename T>
 struct Denormed : GradientEpilogue {
-    static constexpr bool ROWS = true;
+    static constexpr bool BESIDE = true;
     struct Row {
-        const T* n;
         float scale, level, along;
+        const T* n;  // where there is nobody to bring it in vectors
     };
     const T* __restrict__ n;
     const float* __restrict__ rstd;
@@ -309,10 +309,12 @@ struct Denormed : GradientEpilogue {
         float2 sum = row_sums(sums, m, parts);
         return make_float4(rstd[m], sum.x * reciprocal, sum.y * reciprocal, 0.0f);
     }
-    __device__ __forceinline__ Row row(long long m, float4 of_row) const { return {n + m * pitch, of_row.x, of_row.y, of_row.z}; }
-    __device__ __forceinline__ Row row(long long m) const { return row(m, of_row(m)); }
+    __device__ __forceinline__ Row row(float4 of_row, const T* n = nullptr) const { return {of_row.x, of_row.y, of_row.z, n}; }
+    __device__ __forceinline__ Row row(long long m) const { return row(of_row(m), n + m * pitch); }
     __device__ __forceinline__ int column(long long k) const { return static_cast<int>(k); }
-    __device__ __forceinline__ float operator()(const Row& row, int k, const float (&v)[1]) const {
-        return row.scale * (v[0] - row.level - to_float(row.n[k]) * row.along);
+    __device__ __forceinline__ const T* beside(long long m, long long k) const { return n + m * pitch + k; }
+    __device__ __forceinline__ float operator()(const Row& row, Beside n, const float (&v)[1]) const {
+        return row.scale * (v[0] - row.level - n.v * row.along);
     }
+    __device__ __forceinline__ float operator()(const Row& row, int k, const float (&v)[1]) const { return (*this)(row, Beside{to_float(row.n[k])}, v); }
 };

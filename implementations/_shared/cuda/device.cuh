@@ -294,24 +294,24 @@ __device__ __forceinline__ float activate(float z) {
     return z;
 }
 
-// GELU with erf, for results of 16 bits: z times the normal distribution, whose upper tail is 2^P(|z|), in one branch. P is fitted so
-// that the tail errs by 2^-17 of itself or 2e-9; its last coefficient is negative, so that nothing is left of it at infinity.
-__device__ __forceinline__ float gelu_erf_of_half(float z) {
+// The normal distribution, for results of 16 bits: its upper tail is 2^P(|z|), in one branch. P is fitted so that the tail errs by 2^-17 of
+// itself or 2e-9; its last coefficient is negative, so that nothing is left of it at infinity.
+__device__ __forceinline__ float normal_of_half(float z) {
     float a = fabsf(z), p = fmaf(a, -1e-6f, 4.69357477e-05f);
     p = fmaf(a, fmaf(a, fmaf(a, p, -0.000835906572f), 0.00821845378f), -0.0535198662f);
     float tail = exp2_approximate(fmaf(a, fmaf(a, fmaf(a, p, -0.458777238f), -1.15116655f), -1.0f));
-    return z * (z < 0.0f ? tail : 1.0f - tail);
+    return z < 0.0f ? tail : 1.0f - tail;
 }
 
 // The same of a result that is stored as T.
 template <Activation A, typename T>
 __device__ __forceinline__ float activate_as(float z) {
-    if constexpr (A == GELU_ERF && sizeof(T) == 2) return gelu_erf_of_half(z);
+    if constexpr (A == GELU_ERF && sizeof(T) == 2) return z * normal_of_half(z);
     else return activate<A>(z);
 }
 
-// The derivative of an activation. That of tanh GELU is p + z p (1 - p) (2u)' with p = sigmoid(2u) of the same u; 1 - p is taken as
-// sigmoid(-2u), where nothing cancels.
+// The derivative of an activation. That of tanh GELU is p + z p (1 - p) (2u)' with p = 1 / (1 + e), e = exp(-2u) of the same u; 1 - p is taken as
+// e p, where nothing cancels. e stays finite where p is 0.
 template <Activation A>
 __device__ __forceinline__ float slope(float z) {
     if constexpr (A == RELU) return z > 0.0f ? 1.0f : z != z ? z : 0.0f;
@@ -321,8 +321,14 @@ __device__ __forceinline__ float slope(float z) {
     if constexpr (A == GELU_ERF)
         return fmaf(0.39894228f * z, exp2_approximate(-0.72134752f * z * z), 0.5f * (1.0f + erff(0.70710678f * z)));
     if constexpr (A == GELU_TANH) {
-        float u = z * fmaf(0.071354816f * z, z, 1.5957691f);
-        return sigmoid(u) * fmaf(z * sigmoid(-u), fmaf(0.21406445f * z, z, 1.5957691f), 1.0f);
+        float square = z * z, e = exp2_approximate(fminf(z * fmaf(-0.10294324f, square, -2.3022082f), 127.0f)), p = reciprocal_approximate(1.0f + e);
+        return p * fmaf(z * (e * p), fmaf(0.21406445f, square, 1.5957691f), 1.0f);
     }
     return 1.0f;
+}
+// The same for results of type T.
+template <Activation A, typename T>
+__device__ __forceinline__ float slope_as(float z) {
+    if constexpr (A == GELU_ERF && sizeof(T) == 2) return fmaf(0.39894228f * z, exp2_approximate(-0.72134752f * z * z), normal_of_half(z));
+    else return slope<A>(z);
 }

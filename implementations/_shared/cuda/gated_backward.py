@@ -54,9 +54,9 @@ def _forward(file, case, device):
     if kept := _kept(file, case, device):
         return (None, None), (kept,)
     (M, N), own, dtype = case.size("M", "N"), layer(case), case.dtype
-    down, across = layer_backward.pulled_blocks(own, N)
+    down, across = layer_backward.pulled_blocks(own, device, PARTS)
     program = instance(file, "gated", TYPES[dtype], _gate(case), rows_are_aligned(case, N))
-    sizes = M, N, layer_backward.pulled_rows(case)
+    sizes = M, N, layer_backward.pulled_rows(own, device, PARTS)
     y = Launch(program, down * across, layer_backward.THREADS, dtypes=(dtype, dtype), sizes=sizes)
     copies = _copies(file, case, device)
     in_order = in_turn(*(c[0] for c in copies if c), layer_backward.linear(file, own, device), y)

@@ -30,6 +30,8 @@ BESIDE_SIDE, BESIDE_SPLITS = 128, (4, 2)  # of tiles of `beside`
 BESIDE_BEGIN, BESIDE_OTHERS = 2.0, 1.13
 # microseconds that `both` takes longer than linear_gradients.py says of such cases, where all slabs are shared out
 SHARED_BEGIN = 4.0
+# Rows in the time of a block of dz before its first one: an H200 took for lola's of 1024×4096 12.8 µs with 32 rows a block, 11.6 with 64
+PULL_BEGIN = 11
 NUMBERS = "M", "K", "N"
 
 
@@ -202,26 +204,35 @@ def pull_launch(file, case, device, kernel, arguments, given, parts=1):
     """`kernel` of `file`, which calls pull() of pulled.cuh: `given` are the dtypes of its inputs, behind which come dz, parts of the sums of
     rows, db, parts of its sums, and flags. ALIGNED is the last of the template's arguments."""
     N, dtype = case.sizes["N"] // parts, case.dtype
-    down, across = pulled_blocks(case, N)
+    down, across = pulled_blocks(case, device, parts)
     program = instance(file, kernel, *arguments, rows_are_aligned(case, N))
     return Launch(program, down * across, THREADS, dtypes=(*given, dtype, "float32", dtype, "float32", "int32"))
 
 
-def pulled_rows(case):
-    """Rows of dz that a block makes: all threads have a vector of four of them on its way at once."""
-    return 32 if case.sizes["M"] <= 4096 else 64
+def pulled_rows(case, device, parts):
+    """Rows of dz that a block makes: as many as its threads have on their way at once, or two or four times as many."""
+    across, at_once = _pulled_across(case, parts), 2 * multiprocessors(device)
+
+    def time(rows):
+        return math.ceil(math.ceil(case.sizes["M"] / rows) * across / at_once) * (PULL_BEGIN + rows)
+
+    return min((rows for rows in (16, 32, 64) if rows >= 32 // parts), key=time)
 
 
-def pulled_blocks(case, N):
-    """Blocks that make dz of (M, N), or of several such: one below another, and side by side."""
-    return -(-case.sizes["M"] // pulled_rows(case)), -(-N // (32 * 16 // case.itemsize))
+def pulled_blocks(case, device, parts):
+    """Blocks that make dz of (M, N), all columns of its `parts`: one below another, and side by side."""
+    return -(-case.sizes["M"] // pulled_rows(case, device, parts)), _pulled_across(case, parts)
+
+
+def _pulled_across(case, parts):
+    return -(-(case.sizes["N"] // parts) // (32 * 16 // case.itemsize))
 
 
 def pulling(launch, case, device, behind, rows, columns, parts=1):
     """A function of what `launch` of dz is given, which returns dz, and where there are any, else None: parts of the sums of `rows`, db of
     `columns`, its parts, and flags of the products `behind`."""
     (M, N), whole = case.size("M", "N"), whole_rows(case, device)
-    down, across = pulled_blocks(case, N // parts)
+    down, across = pulled_blocks(case, device, parts)
     exchange = behind[0].exchange
     flags = exchange[1] if exchange else (0,)
     shapes = [
@@ -236,7 +247,9 @@ def pulling(launch, case, device, behind, rows, columns, parts=1):
     first = len(launch.dtypes) - len(shapes)
     made = {first + i: shape for i, shape in enumerate(shapes) if shape}
     absent = [first + i for i, shape in enumerate(shapes) if not shape]
-    run = launch.returning(made, (M, N // parts, whole.sizes["N"], pulled_rows(case), *flags), absent=absent)
+    run = launch.returning(
+        made, (M, N // parts, whole.sizes["N"], pulled_rows(case, device, parts), *flags), absent=absent
+    )
 
     def call(*given):
         found = run(*given)
@@ -252,7 +265,7 @@ def pulling(launch, case, device, behind, rows, columns, parts=1):
 def launches(file, case, device, config, epilogue="StoredGradient", columns=True, parts=1):
     """The launches behind dz: of both products, or of dx and of dW. `epilogue` is the template of F; `columns` says that db is wanted."""
     own, dtype, how = matmul.gradients(whole_rows(case, device)), case.dtype, way(case, device)
-    down, across = pulled_blocks(case, case.sizes["N"] // parts)
+    down, across = pulled_blocks(case, device, parts)
     down = down if columns else 0
     made_of = f"{epilogue}<{TYPES[dtype]}>"
     given = dtype, "float32", "float32", "float32", dtype  # n, rstd, parts of rows and of columns, db
@@ -312,7 +325,7 @@ def _beside_tiles(case, config):
 def gradients(case, device, behind, rows, columns, parts=1):
     """A function of dz, W, x, 1 / deviations or None, and the rest of what `pulling` returns, which returns dx and dW."""
     nk, how, shape = case.options["w_layout"] == "nk", way(case, device), linear_gradients.weights_shape(case)
-    down = pulled_blocks(case, case.sizes["N"] // parts)[0]
+    down = pulled_blocks(case, device, parts)[0]
     # n, rstd, parts of rows, parts of columns and db: which of them there are
     there = rows, rows, rows, columns and down > 1, columns
     in_two = how == "apart"

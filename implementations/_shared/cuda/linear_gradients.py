@@ -15,9 +15,9 @@ from implementations._shared.gpu import filled_up, multiprocessors
 TILES = ((128, 256), (192, 192), (128, 128))
 SCHEDULES, CLUSTERS = ("tiles", "stream_k"), (1, 2)
 SLAB = 0.74  # microseconds of one of the largest tile, 64 deep
-COSTS = {(128, 256): 1.0, (192, 192): 1.2, (128, 128): 0.65}  # of a slab beside that
+COSTS = {(128, 256): 1.0, (192, 192): 1.1, (128, 128): 0.6}  # of a slab beside that
 # and in a cluster of two, which bring one operand once (the largest tile; others are not compared): lola 4096³ took an H100 452 µs, without clusters 485; geglu 2048×4096→11008 1049 and 1229
-SHARED = 0.93
+SHARED = 0.96
 # In slabs' time: a tile's end; what each sharer of a tile leaves for its last one, of the largest tile; and how near a piece's beginning may be
 # to that of a tile. What they choose took 3.5 % longer than the fastest of 40 shapes on an H100; fitted ones chose no better
 TILE_END, EXCHANGE, NEAR = 2.0, 2.5, 2
@@ -93,10 +93,9 @@ def fits(case, device, config):
 
 
 def memory(config):
-    """Shared memory of a block: slabs, its tile on the way out, of two tiles 4 bytes of each column and 16 of each row, barriers, and the
-    scheduler."""
+    """Shared memory of a block: slabs, its tile on the way out, of two tiles 16 bytes of each row, barriers, and the scheduler."""
     rows, columns, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
-    return stages * ((rows + columns) * 128 + 16) + rows * 144 + 2 * (4 * columns + 16 * rows + 16) + SCHEDULER
+    return stages * ((rows + columns) * 128 + 16) + rows * 144 + 2 * (16 * rows + 16) + SCHEDULER
 
 
 def shares(case, device, config):
@@ -122,10 +121,18 @@ def shares(case, device, config):
         whole[most] -= 1
     pool = sum(d * count for d, count in zip(depth, left(), strict=True))
     begins = [_begin(cluster_at * pool // clusters, pool, left()[0], depth, snap) for cluster_at in range(clusters + 1)]
-    piece = max(b - a for a, b in pairwise(begins))
-    ends = sum(whole) + -(-piece // min(depth))
+    border = left()[0] * depth[0]
+    pieces = [(b - a, _touched(a, b, border, depth)) for a, b in pairwise(begins)]
+    slabs, ends = max(pieces, key=lambda piece: piece[0] + TILE_END * piece[1])
+    slabs, ends = slabs + sum(d * w for d, w in zip(depth, whole, strict=True)), ends + sum(whole)
     sharers = 1 + -(-deepest() // max(1, pool // clusters)) if pool and snap < ALWAYS else 0
-    return Shares(*whole, snap, sum(d * w for d, w in zip(depth, whole, strict=True)) + piece, ends, sharers)
+    return Shares(*whole, snap, slabs, ends, sharers)
+
+
+def _touched(begin, end, border, depth):
+    """How many tiles a piece has slabs of; those of dx end at `border`."""
+    of_dx, of_dW = (begin, min(end, border)), (max(begin, border) - border, end - border)
+    return sum(-(-b // d) - a // d for (a, b), d in zip((of_dx, of_dW), depth, strict=True) if a < b)
 
 
 def _begin(at, pool, dx_tiles, depth, snap):

@@ -54,7 +54,7 @@ template <typename T, Activation ACT, bool ALIGNED>
 __global__ void __launch_bounds__(256)
     pulled(const T* __restrict__ z, const T* __restrict__ dy, T* __restrict__ dz, long long M, long long N) {
     wait_for_previous_launch();
-    auto pull = [](float before, float behind) { return behind * slope<ACT>(before); };
+    auto pull = [](float before, float behind) { return behind * slope_as<ACT, T>(before); };
     if constexpr (ALIGNED) {
         each_element(z, dy, dz, M * N, pull);
     } else {
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(256)
         if constexpr (ACT != NONE) {
             auto before = load_part<true>(z + m * width + n, SIZE);
 #pragma unroll
-            for (int e = 0; e < SIZE; ++e) through.at[e] = from_float<T>(element(through, e) * slope<ACT>(element(before, e)));
+            for (int e = 0; e < SIZE; ++e) through.at[e] = from_float<T>(element(through, e) * slope_as<ACT, T>(element(before, e)));
             if (r0 == 0) store_vector(dz + m * width + n, through);
         }
 #pragma unroll

@@ -10,10 +10,10 @@
 #include "_shared/cuda/hopper/matmul.cuh"
 #include "_shared/cuda/pulled.cuh"
 
-// The base of what is made of dn = dz @ Wᵀ: f(row, column, v) as of any epilogue, where row(m, of_row(m)) is what f wants of a row. Where
-// ROWS, the producer brings of_row().
+// The base of what is made of dn = dz @ Wᵀ: f(row, column, v) as of any epilogue, or, where BESIDE, f(row(of_row(m)), beside, v), of which the
+// producer brings of_row().
 struct GradientEpilogue : Epilogue {
-    static constexpr bool ROWS = false;
+    static constexpr bool BESIDE = false;
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -101,11 +101,9 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
     static_assert(Inputs::STAGE == Weights::STAGE && Inputs::OUT_BYTES == Weights::OUT_BYTES, "of one pipeline");
     using Stages = Pipeline<STAGES, Inputs::STAGE, CLUSTER>;
     using Scheduler = GradientScheduler<BM, BN, CLUSTER>;
-    using Column = decltype(f.column(0));
-    constexpr int COLUMN_BYTES = BN * static_cast<int>(sizeof(Column));
     extern __shared__ __align__(1024) unsigned char memory[];  // slabs, a tile on its way out, what f wants of two tiles of dx, the scheduler
     Stages pipeline(memory);
-    using Wanted = Pipeline<2, COLUMN_BYTES + BM * 16>;
+    using Wanted = Pipeline<2, BM * 16>;
     Wanted wanted(memory + Stages::BYTES + Inputs::OUT_BYTES);
     if (threadIdx.x == 32) prefetch(dz_rows), prefetch(W), prefetch(left), prefetch(right);
     // of all threads: two problems would take too many registers of each
@@ -136,14 +134,12 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
             }
         } else {
             int thread = threadIdx.x - 32;
-            if constexpr (F::ROWS) {
+            if constexpr (F::BESIDE) {
                 for (int i = 0, next = 0; i < scheduler.count; ++i) {
                     GradientShare share = scheduler.share(i);
                     if (share.of_weights) continue;
-                    unsigned char* to = wanted.producer_acquire(next);
-                    for (int k = thread; k < BN; k += 96) reinterpret_cast<Column*>(to)[k] = f.column(min(share.n0 + k, scheduler.dx.N - 1));
-                    for (int m = thread; m < BM; m += 96)
-                        reinterpret_cast<float4*>(to + COLUMN_BYTES)[m] = f.of_row(min(share.m0 + m, scheduler.dx.M - 1));
+                    auto to = reinterpret_cast<float4*>(wanted.producer_acquire(next));
+                    for (int m = thread; m < BM; m += 96) to[m] = f.of_row(min(share.m0 + m, scheduler.dx.M - 1));
                     wanted.producer_commit(next++);
                 }
             }
@@ -166,17 +162,16 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
                 if (tile.has_rows(share.m0, scheduler.dx.M)) mainloop(tile, pipeline, stage, share.count);
                 else pass(pipeline, stage, share.count);
                 bool completes = scheduler.completes(tile, share);
-                if constexpr (F::ROWS) {
+                auto no_columns = static_cast<const None*>(nullptr);
+                if constexpr (F::BESIDE) {
                     wanted.consumer_wait(next);
-                    const unsigned char* from = wanted.stage(next);
-                    auto of_rows = reinterpret_cast<const float4*>(from + COLUMN_BYTES) + tile.row0 + threadIdx.x % 32 / 4;
-                    long long m = share.m0 + tile.row0 + threadIdx.x % 32 / 4;
-                    decltype(f.row(0, of_rows[0])) of_row[2] = {f.row(min(m, M - 1), of_rows[0]), f.row(min(m + 8, M - 1), of_rows[8])};
-                    if (completes) tile.epilogue(out, dx, M, K, share.m0, share.n0, f, of_row, reinterpret_cast<const Column*>(from));
+                    auto of_rows = reinterpret_cast<const float4*>(wanted.stage(next)) + tile.row0 + threadIdx.x % 32 / 4;
+                    decltype(f.row(of_rows[0])) of_row[2] = {f.row(of_rows[0]), f.row(of_rows[8])};
+                    if (completes) tile.template epilogue<true>(out, dx, M, K, share.m0, share.n0, f, of_row, no_columns);
                     wanted.consumer_release(next++);
                 } else {
                     None none[2];
-                    if (completes) tile.epilogue(out, dx, M, K, share.m0, share.n0, f, none, static_cast<const None*>(nullptr));
+                    if (completes) tile.epilogue(out, dx, M, K, share.m0, share.n0, f, none, no_columns);
                 }
             }
             stage += share.count;

@@ -17,6 +17,11 @@
 #include "_shared/cuda/hopper/wgmma.cuh"
 #include "_shared/cuda/matmul_mma.cuh"
 
+// An element of another matrix that an epilogue wants beside its own.
+struct Beside {
+    float v;
+};
+
 // Whether the epilogue wants something of columns: None is nothing to bring.
 template <typename Column>
 constexpr bool HAS_COLUMNS = sizeof(Column) > 1;
@@ -60,6 +65,8 @@ struct WarpgroupTile {
     float c[FN][4] = {};
     int row0 = uniform(threadIdx.x / 32) * 16 - 64, rows = uniform(threadIdx.x / 128) * 64 - 64;  // of this warp; of this warpgroup
 
+    template <int STAGES, typename P>
+    static __device__ __forceinline__ void prepare(const P&) {}
     __device__ __forceinline__ void fence() { warpgroup_fence_operand(c); }
     // Whether this warpgroup has any of the tile's rows, which begin at m0, and of M.
     __device__ __forceinline__ bool has_rows(int m0, int M) const { return rows < BM && m0 + rows < M; }
@@ -107,7 +114,10 @@ struct WarpgroupTile {
     //
     // One group of columns after another takes the place of the first in c, so that there is one group's code: that of all of them does
     // not fit in the cache of instructions, and fetching it takes longer than running it.
-    template <typename F, typename Row, typename Column>
+    //
+    // With BESIDE, f wants an element of another matrix, whose rows are whole vectors, in place of what belongs to a column: f.beside(m, n) is where, and f.pitch
+    // elements behind it is that of the next row.
+    template <bool BESIDE = false, typename F, typename Row, typename Column>
     __device__ __forceinline__ void epilogue(unsigned char* memory, T* y, long long M, long long N, long long m0,
                                              long long n0, F f, const Row (&of_row)[2], const Column* columns) {
         constexpr int FRAGMENTS = FN / PARTS, AT_ONCE = PIECE / 8;                // of a part; in a piece
@@ -139,12 +149,27 @@ struct WarpgroupTile {
                         if (from + column < width) f.store(to + row * stride + from + column, out[row * PITCH + column]);
             }
         };
+        // To the place of what is made of it, in vectors: a load of elements would touch a line for each row.
+        auto bring_beside = [&](int from) {
+            if constexpr (BESIDE) {
+                int column = lane % LANES * SIZE, row = lane / LANES;
+                bool wanted = from + column < width;
+                unsigned to = shared_address(out + row * PITCH + column);
+                const T* there = f.beside(m0 + row0 + row, n0 + from + column);
+#pragma unroll
+                for (int i = 0; i < 16; i += 32 / LANES)
+                    copy_async(to + i * PITCH * static_cast<int>(sizeof(T)), there + i * f.pitch, wanted && row + i < inside);
+                copy_commit(), copy_wait<0>();
+                __syncwarp();
+            }
+        };
 #pragma unroll 1
         for (int group = 0; group < width; group += GROUP) {
 #pragma unroll
             for (int piece = 0; piece < GROUP; piece += PIECE)
 #pragma unroll
                 for (int output = 0; output < F::OUTPUTS; ++output) {
+                    bring_beside(group + piece);
                     Pair<T> pairs[AT_ONCE][2];  // all are made before one is stored, so that many are under way at once
 #pragma unroll
                     for (int j = 0; j < AT_ONCE; ++j) {
@@ -158,7 +183,12 @@ struct WarpgroupTile {
                                 float v[PARTS];
 #pragma unroll
                                 for (int p = 0; p < PARTS; ++p) v[p] = c[p * FRAGMENTS + piece / 8 + j][h * 2 + e];
-                                pairs[j][h].at[e] = from_float<T>(result(f, output, of_row[h], of_columns.at[e], v));
+                                if constexpr (BESIDE) {
+                                    Beside beside{to_float(out[(h * 8 + g) * PITCH + j * 8 + 2 * t + e])};
+                                    pairs[j][h].at[e] = from_float<T>(f(of_row[h], beside, v));
+                                } else {
+                                    pairs[j][h].at[e] = from_float<T>(result(f, output, of_row[h], of_columns.at[e], v));
+                                }
                             }
                     }
 #pragma unroll
@@ -275,6 +305,21 @@ struct Loader {
             copies.template bring<BM, BN, CLUSTER>(to, barrier, share, stage);
         }
     }
+    // As many stages of the first share as there are places: W at once, x when the launch before has ended. Returns how many.
+    template <typename P>
+    __device__ __forceinline__ int begin(const P& pipeline) {
+        share = scheduler.share(next++);
+        int count = min(share.count, P::COUNT), missing = copies.template missing<BM, BN, CLUSTER>(share);
+        left = share.count - count;
+#pragma unroll 1
+        for (int i = 0; i < count; ++i)
+            copies.template bring_W<BM, BN, CLUSTER>(pipeline.producer_acquire_for_tma(i, -missing), pipeline.full(i), share, share.first + i);
+        wait_for_previous_launch();
+#pragma unroll 1
+        for (int i = 0; i < count; ++i)
+            copies.template bring_x<BM, BN, CLUSTER>(shared_address(pipeline.stage(i)), pipeline.full(i), share, share.first + i);
+        return count;
+    }
 };
 
 // How a warp multiplies its 16 rows of x, from row m of M on, and what it adds up of them: nothing. f.row() of rows lane / 4 and
@@ -296,12 +341,14 @@ struct GivenRows {
     __device__ __forceinline__ void finish(const float2*) {}
 };
 
-// By the producer's first warp: all stages.
-template <typename Scheduler, typename L, typename P>
+// By the producer's first warp: all stages. X_BEFORE: the launch before makes x, but not W.
+template <bool X_BEFORE = false, typename Scheduler, typename L, typename P>
 __device__ __forceinline__ void bring_stages(const Scheduler& scheduler, L& loader, const P& pipeline) {
-    if (elect_one())
+    if (!elect_one()) return;
+    int i = 0;
+    if constexpr (X_BEFORE) i = loader.begin(pipeline);
 #pragma unroll 1
-        for (int i = 0; i < scheduler.stages(); ++i) loader.load(pipeline, i);
+    for (; i < scheduler.stages(); ++i) loader.load(pipeline, i);
 }
 
 // f.column() of the COLUMNS of a tile from n0 on, by THREADS threads.
@@ -311,9 +358,10 @@ __device__ __forceinline__ void bring_columns(Column* to, int thread, int n0, in
 }
 
 // The producer warpgroup: one thread has x and W brought, and three warps bring f.column() of the columns where there is
-// something to bring, once the launch before has ended; with ROWS, f.row() of a tile's rows behind them.
-template <bool ROWS>
+// something to bring, once the launch before has ended; with ROWS, f.row() of a tile's rows behind them. X_BEFORE as in bring_stages.
+template <bool ROWS, bool BEFORE = false>
 struct ProducerOf {
+    static constexpr bool X_BEFORE = BEFORE;
     static constexpr int REGISTERS = PRODUCER_REGISTERS, COLUMN_THREADS = 96;
     static constexpr int CONSUMER_WARPS = 0, ROW_BYTES = ROWS ? 8 : 0;  // it reads no stage itself
 
@@ -322,7 +370,7 @@ struct ProducerOf {
                                                long long, F f) {
         using Column = decltype(f.column(0));
         if (threadIdx.x < 32) {
-            bring_stages(scheduler, loader, pipeline);
+            bring_stages<X_BEFORE>(scheduler, loader, pipeline);
         } else if (HAS_COLUMNS<Column>) {
             wait_for_previous_launch();
             for (int i = 0; i < scheduler.count; ++i) {
@@ -376,8 +424,10 @@ __device__ __forceinline__ void persistent_tiles(const Copies& copies, T* __rest
     if (threadIdx.x == 32) prefetch(copies.x), prefetch(copies.W);
     if (threadIdx.x == 0)
         pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
+    Tile::template prepare<STAGES>(pipeline);
     cluster_sync<CLUSTER>();
-    if (!EARLY) wait_for_previous_launch();
+    constexpr bool WAITING = !EARLY && !Produce::X_BEFORE;  // all wait at once
+    if (WAITING) wait_for_previous_launch();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
         Scheduler scheduler(M, N, depth, schedule);
@@ -385,6 +435,7 @@ __device__ __forceinline__ void persistent_tiles(const Copies& copies, T* __rest
         Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, K, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();
+        if (!EARLY && !WAITING) wait_for_previous_launch();
         Scheduler scheduler(M, N, depth, schedule);
         unsigned char* out = memory + Stages::BYTES;
         for (int i = 0, stage = 0; i < scheduler.count; ++i) {

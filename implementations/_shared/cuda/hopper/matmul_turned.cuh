@@ -1,10 +1,15 @@
 // yᵀ = Wᵀ @ xᵀ on Hopper's warpgroup products, 16 bits: for a y of few tiles, or of rows that whole tiles of 64 do not share out evenly.
 //
 //   matmul_turned<T, NK, BM, BN, STAGES, CLUSTER, PARTS>(x, W, y, M, K, N, f)      as matmul_wgmma of matmul.cuh
+//   matmul_summed<T, NK, BM, BN, STAGES, CLUSTER>(x, W, y, M, K, N, f)             and the sums of W's columns: f.keep(n, sum); the launch before
+//                                                                                  makes x, but not W
 //
 // A tile has BM rows of y, any multiple of 16, and BN columns, 64 of each consumer warpgroup. The blocks of a cluster have neighbouring
 // columns, and each brings a part of x for all of them: what a multiprocessor reads of the L2 cache is what limits tiles of few rows.
 // matmul_turned.py says of which boxes x and W are. W is the left operand, in panels of 64 columns, or of rows of K (NK).
+//
+// A column's sum is its product with ones, which lie behind the rows of x in each stage, ONES rows of which the first is not 0: products have
+// multiples of 16 rows here.
 #pragma once
 #include "_shared/cuda/hopper/matmul.cuh"
 
@@ -31,11 +36,11 @@ __device__ __forceinline__ void store_turned(unsigned to, unsigned first, unsign
     asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(first), "r"(second) : "memory");
 }
 
-// The sums of a tile, by warpgroups 1, 2, …. That of part p in row m is c[p][m / 8].
-template <typename T, bool NK, int BM, int BN, int PARTS>
+// The sums of a tile, by warpgroups 1, 2, …. That of part p in row m is c[p][m / 8]; behind the last row there are those of ONES.
+template <typename T, bool NK, int BM, int BN, int PARTS, int ONES = 0>
 struct TurnedTile {
-    static constexpr int FN = BM / 8, ROWS = BN, COLUMNS = BM;  // fragments of a part; of yᵀ
-    static constexpr int W_BYTES = PARTS * BN * 128, STAGE = W_BYTES + BM * 128;  // of a stage: of W; of W and x
+    static constexpr int FN = (BM + ONES) / 8, ROWS = BN, COLUMNS = BM;  // fragments of a part; of yᵀ
+    static constexpr int W_BYTES = PARTS * BN * 128, STAGE = W_BYTES + (BM + ONES) * 128;  // of a stage: of W; of W and x
     // rows of y that are made at once, and from one of them to the next in shared memory
     static constexpr int GROUP = 64, PITCH = 64 + 8, OUT_BYTES = BN * PITCH * static_cast<int>(sizeof(T));
     static_assert(BN % 64 == 0 && BM % 16 == 0 && sizeof(T) == 2, "whole warpgroups, whole fragments of 16 bits");
@@ -43,6 +48,20 @@ struct TurnedTile {
     float c[PARTS][FN][4] = {};
     int row0 = uniform(threadIdx.x / 32) * 16 - 64, rows = uniform(threadIdx.x / 128) * 64 - 64;  // of Wᵀ: of this warp; of this warpgroup
 
+    // By all threads, before a barrier of all: what no copy brings of the stages.
+    template <int STAGES, typename P>
+    static __device__ __forceinline__ void prepare(const P& pipeline) {
+        if constexpr (ONES > 0) {
+            constexpr int VECTORS = ONES * 8;  // of a stage
+            for (int i = threadIdx.x; i < STAGES * VECTORS; i += BN * 2 + 128) {
+                Vector<T> v;
+#pragma unroll
+                for (int e = 0; e < Vector<T>::SIZE; ++e) v.at[e] = from_float<T>(i % VECTORS < 8 ? 1.0f : 0.0f);
+                reinterpret_cast<Vector<T>*>(pipeline.stage(i / VECTORS) + W_BYTES + BM * 128)[i % VECTORS] = v;
+            }
+            fence_proxy_async();  // products read it as what copies bring
+        }
+    }
     __device__ __forceinline__ void fence() {
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) warpgroup_fence_operand(c[p]);
@@ -69,6 +88,13 @@ struct TurnedTile {
         int width = static_cast<int>(min(N - n0 - rows, 64LL));
         if (width <= 0) return;
         bool whole = N % SIZE == 0;
+        if constexpr (ONES > 0)
+            if (m0 == 0 && t == 0)
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    long long n = n0 + row0 + h * 8 + lane / 4;
+                    if (n < N) f.f.keep(n, c[0][BM / 8][h * 2]);
+                }
         T* of_output[F::OUTPUTS];  // where this warpgroup's columns begin
 #pragma unroll
         for (int i = 0; i < F::OUTPUTS; ++i) of_output[i] = f.f.place(i, y, m0, N) + n0 + rows;
@@ -107,14 +133,14 @@ struct TurnedTile {
                     for (int i = 0; i < GROUP; i += 128 / LANES) {
                         int row = i + thread / LANES, column = thread % LANES * SIZE;
                         auto v = *reinterpret_cast<const Vector<T>*>(out + row * PITCH + column);
-                        if (group + row < height) store_part<true>(to + (group + row) * stride + column, v, width - column);
+                        if (group + row < height) f.f.template store<true>(to + (group + row) * stride + column, v, width - column);
                     }
                 } else {
 #pragma unroll 4
                     for (int row = thread / 32; row < min(GROUP, height - group); row += 4)
 #pragma unroll
                         for (int column = lane; column < 64; column += 32)
-                            if (column < width) to[(group + row) * stride + column] = out[row * PITCH + column];
+                            if (column < width) f.f.store(to + (group + row) * stride + column, out[row * PITCH + column]);
                 }
                 sync();
             }
@@ -129,19 +155,21 @@ struct TurnedTile {
 };
 
 // The slabs of Wᵀ and x, as Copies of matmul.cuh has them: of each part of W a box, or panels; x to all blocks of the cluster.
-template <bool NK, int PARTS>
+template <bool NK, int PARTS, int ONES = 0>
 struct TurnedCopies {
     const TensorMap &W, &x;
     int N;
 
     template <int BN, int BM, int CLUSTER>
     __device__ __forceinline__ int missing(const Share& of) const {
-        return PARTS * (BN - brought<BN>(of.m0, N)) * 128;
+        return (PARTS * (BN - brought<BN>(of.m0, N)) + ONES) * 128;
     }
     template <int BN, int BM, int CLUSTER>
     __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab) const {
-        constexpr int OWN = BM / CLUSTER;
-        static_assert(OWN % 8 == 0, "whole blocks of the swizzle");
+        bring_W<BN, BM, CLUSTER>(to, barrier, of, slab), bring_x<BN, BM, CLUSTER>(to, barrier, of, slab);
+    }
+    template <int BN, int, int>
+    __device__ __forceinline__ void bring_W(unsigned to, unsigned barrier, const Share& of, int slab) const {
         int k0 = slab * 64;
 #pragma unroll
         for (int box = 0; box < PARTS * BN; box += 64) {
@@ -150,8 +178,13 @@ struct TurnedCopies {
             if (NK) tma_load(to + box * 128, W, k0, column, barrier);
             else tma_load(to + box * 128, W, column, k0, barrier);
         }
+    }
+    template <int BN, int BM, int CLUSTER>
+    __device__ __forceinline__ void bring_x(unsigned to, unsigned barrier, const Share& of, int slab) const {
+        constexpr int OWN = BM / CLUSTER;
+        static_assert(OWN % 8 == 0, "whole blocks of the swizzle");
         int row = blockIdx.x % CLUSTER * OWN;
-        tma_load<CLUSTER>(to + (PARTS * BN + row) * 128, x, k0, of.n0 + row, barrier);
+        tma_load<CLUSTER>(to + (PARTS * BN + row) * 128, x, slab * 64, of.n0 + row, barrier);
     }
 };
 
@@ -160,4 +193,10 @@ template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, int PART
 __device__ __forceinline__ void matmul_turned(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K, long long N, F f) {
     persistent_tiles<TurnedTile<T, NK, BM, BN, PARTS>, BN, BM, STAGES, CLUSTER, Rows, Produce, EARLY>(
         TurnedCopies<NK, PARTS>{W, x, static_cast<int>(N)}, y, N, K, M, Turned<F>{f}, WholeTiles{});
+}
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename F>
+__device__ __forceinline__ void matmul_summed(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K, long long N, F f) {
+    constexpr int ONES = 16;
+    persistent_tiles<TurnedTile<T, NK, BM, BN, 1, ONES>, BN, BM, STAGES, CLUSTER, GivenRows, ProducerOf<false, true>, false>(
+        TurnedCopies<NK, 1, ONES>{W, x, static_cast<int>(N)}, y, N, K, M, Turned<F>{f}, WholeTiles{});
 }

@@ -132,7 +132,7 @@ __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.
 // them. What is i-th to pass through it is in stage i % STAGES.
 template <int STAGES, int STAGE, int CLUSTER = 1>
 struct Pipeline {
-    static constexpr int STAGE_BYTES = STAGE, BYTES = STAGES * (STAGE + 16);
+    static constexpr int COUNT = STAGES, STAGE_BYTES = STAGE, BYTES = STAGES * (STAGE + 16);
     unsigned char* memory;
     unsigned barriers;
 

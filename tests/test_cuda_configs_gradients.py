@@ -158,7 +158,7 @@ def test_a_gated_step_has_one_launch_forward_where_rows_are_whole(sizes, begins)
 @pytest.mark.parametrize(
     ("sizes", "begins"),
     [
-        ((1, 1024, 4096), ["kept_few_rows"]), ((64, 1024, 4096), ["kept_few_rows"]), ((48, 1001, 3001), ["statistics_shared", "linear_split"]),
+        ((1, 1024, 4096), ["kept_few_rows"]), ((64, 1024, 4096), ["statistics", "summed_turned"]), ((32, 768, 3072), ["kept_few_rows"]), ((48, 1001, 3001), ["statistics_shared", "linear_split"]),
         ((1024, 1024, 4096), ["statistics", "summed_turned"]), ((200, 1024, 4096), ["statistics", "summed_turned"]),
         ((50, 1000, 7000), ["statistics", "summed_turned"]),
         ((300, 4096, 512), ["statistics_shared", "linear_split"]),  # of few tiles, each of which has to be added up

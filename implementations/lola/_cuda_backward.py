@@ -22,6 +22,9 @@ CLUSTER_LANES = 32, 16, 8  # the same where the blocks of a cluster share the ro
 SHARERS, SHARE = 8, 64  # at most, and the rows that one has at least
 # Bytes of W for each microsecond that column sums apart take longer, less what a product takes longer that is the first to read W
 APART_RATE = 1.4e6
+# Microseconds that a launch for the statistics takes longer than those of `kept_few_rows`: of 48, 64 and 100 rows of 1024→4096, 4096→4096 and 2048→1024 an H200
+# took 25.8, 52.2 and 23.2 µs at once, 21.9, 51.0 and 23.7 with it
+STATISTICS = 1.0
 MANY_ROWS, MOST_OF_A_WARP = 512, 4096  # from which a warp has a row, and elements up to which it has
 # with its statistics a tile of 64×64 has no registers left
 FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64, 64)]
@@ -51,9 +54,11 @@ def forward_launches(case, device):
 def _form(case, device):
     """The form of the forward pass. Its `call` makes a function of x, W and b, which returns y and (n, 1 / deviations, z, the column sums, W as the
     products of backward read it, b)."""
-    if few := few_rows_config(case, device):
+    few, summed = few_rows_config(case, device), summed_config(case, device)
+    if few and (
+        summed is None or matmul_choice.time_of(case, few, 1, device) < STATISTICS + _summed_time(case, device, summed)
+    ):
         return AtOnce(few)
-    summed = summed_config(case, device)
     return WithSums(summed) if summed else Apart()
 
 
@@ -148,7 +153,12 @@ def summed_config(case, device):
     K, N = case.size("K", "N")
     other = matmul_split.time_of_either(whole, layer_backward.linear_config(case, device), 1, device)
     other += K * N * case.itemsize / APART_RATE
-    return own if matmul_turned.time(whole, own, 1, device, summed=True) < other else None
+    return own if _summed_time(case, device, own) < other else None
+
+
+def _summed_time(case, device, config):
+    """Microseconds of `summed_turned`."""
+    return matmul_turned.time(layer_backward.whole_rows(case, device), config, 1, device, summed=True)
 
 
 def _statistics_launch(case, device, columns=True):

@@ -48,11 +48,13 @@ __device__ __forceinline__ void wait_for_previous_launch() {
 #endif
 }
 
+// The line of 128 bytes on its way to the L2 cache.
+__device__ __forceinline__ void prefetch_line(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 // By all blocks: `bytes` on their way to the L2 cache, neighbouring lines by neighbouring blocks, so that few lines are no single block's. Before
 // wait_for_previous_launch() only of what no launch of the call writes.
 __device__ __forceinline__ void prefetch_to_cache(const void* from, long long bytes) {
     for (long long i = (threadIdx.x * static_cast<long long>(gridDim.x) + blockIdx.x) * 128; i < bytes; i += gridDim.x * blockDim.x * 128LL)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
+        prefetch_line(static_cast<const char*>(from) + i);
 }
 
 // ---- 16-byte vectors -----------------------------------------------------------------------------------------------

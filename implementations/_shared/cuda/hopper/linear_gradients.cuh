@@ -139,7 +139,12 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
                     GradientShare share = scheduler.share(i);
                     if (share.of_weights) continue;
                     auto to = reinterpret_cast<float4*>(wanted.producer_acquire(next));
-                    for (int m = thread; m < BM; m += 96) to[m] = f.of_row(min(share.m0 + m, scheduler.dx.M - 1));
+                    for (int m = thread; m < BM; m += 96) {
+                        int row = min(share.m0 + m, scheduler.dx.M - 1);
+                        to[m] = f.of_row(row);
+#pragma unroll 1
+                        for (int k = share.n0; k < min(share.n0 + BN, scheduler.dx.N); k += 64) prefetch_line(f.beside(row, k));  // until it is wanted
+                    }
                     wanted.producer_commit(next++);
                 }
             }

@@ -138,6 +138,27 @@ def test_gradients_of_a_layer_are_right(run_cells, kernels, name, sizes, variant
     assert record.status == "ok", record.reason
 
 
+TURNED = [
+    # the blocks of a cluster share the depth of dx; rows of no whole vectors; W that lies turned itself; M that is no whole vectors
+    ("lola", {"M": 70, "K": 136, "N": 520}, "multirow", "kn", ["pull_back", "turned", "inputs_split", "weights_warpgroup"]),
+    ("splacc", {"M": 131, "K": 133, "N": 261}, "two_accumulators", "kn", ["pull_gate", "turned", "inputs_tensor", "weights_warpgroup"]),
+    ("geglu", {"M": 150, "K": 136, "N": 132}, "two_accumulators", "nk", ["pull_gate", "turned", "inputs_tensor", "weights_warpgroup"]),
+    ("splacc", {"M": 130, "K": 72, "N": 140}, "two_accumulators", "kn", ["pull_gate", "turned", "inputs_split", "weights_warpgroup"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes", "variant", "layout", "launched"), in_turns(TURNED))
+def test_gradients_in_tf32_are_of_operands_that_a_launch_turns(
+    run_cells, kernels, name, sizes, variant, layout, launched
+):
+    case = make_case(kernels[name], sizes, "float32", "tf32", {"w_layout": layout}, "backward")
+    module = module_of(name)
+    launches = module.launches(case, variant, EMULATED, module.config(case, variant, EMULATED))
+    assert [launch.program.name.partition("<")[0] for launch in launches] == launched
+    (record,) = run_cells([Cell(case, "cuda", variant)])
+    assert record.status == "ok", record.reason
+
+
 KEPT = [
     ("geglu", {"M": 130, "K": 1096, "N": 72}, "bfloat16", "kn", "kept_split<", ", 2>"),
     ("splacc", {"M": 300, "K": 264, "N": 64}, "float16", "nk", "kept_split<", ", 1>"),

@@ -19,7 +19,8 @@ from implementations._shared.gpu import (
     shared_memory,
 )
 
-THREADS = 256  # of a block that makes some of dz
+THREADS = 256  # of a block that makes some of dz, or turns it
+SIDE = 64  # of a square that a block turns
 INPUTS_TILES = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES + matmul.SIMT_SPLIT_TILES
 FEW_TILES = tuple(
     tile for tile in matmul.FEW_ROWS_TILES if tile.rows < 64
@@ -147,8 +148,11 @@ def config(case, device):
         return prefixed("beside", _beside(case, device))
     if how == "few":
         return prefixed("few", _few(case, device))
-    dx = matmul_choice.config(own["dx"], device, INPUTS_TILES)
-    return prefixed("dx", dx) | prefixed("dW", matmul_choice.config(own["dW"], device, matmul.TENSOR_TILES))
+    dx = matmul_split.or_split(own["dx"], matmul_choice.config(own["dx"], device, INPUTS_TILES), device)
+    dx.pop("SCHEDULE", None)  # there is one
+    turned = _turned(case, device)
+    dW = matmul_choice.config(turned or own["dW"], device, matmul.WARPGROUP_TILES if turned else matmul.TENSOR_TILES)
+    return prefixed("dx", dx) | prefixed("dW", dW)
 
 
 def fits(case, device, config):
@@ -161,8 +165,23 @@ def fits(case, device, config):
     if how == "beside":
         return _fits_beside(case, device, of_launch("beside", config))
     dx, dW = of_launch("dx", config), of_launch("dW", config)
-    reason = matmul.fits(own["dx"], device, dx, tiles=INPUTS_TILES)
-    return reason or matmul.fits(own["dW"], device, dW, tiles=matmul.TENSOR_TILES)
+    if dx["KERNEL"] == "split":
+        reason = matmul_split.fits(own["dx"], device, matmul_split.of_cluster(dx))
+    else:
+        reason = matmul.fits(own["dx"], device, dx, tiles=INPUTS_TILES)
+    turned = _turned(case, device)
+    tiles = matmul.WARPGROUP_TILES if turned else matmul.TENSOR_TILES
+    return reason or matmul.fits(turned or own["dW"], device, dW, tiles=tiles)
+
+
+def _turned(case, device):
+    """The case of dW where a launch turns its operands, so that Hopper's warpgroups multiply them as tf32: M is the depth, filled up to whole
+    vectors. Else None."""
+    if matmul.operand(case) != "tf32":
+        return None
+    rows, columns = linear_gradients.weights_shape(case)
+    own = matmul.product(case, rows, filled_up(case, case.sizes["M"]), columns, nk=True)
+    return own if matmul.multiplies_by_warpgroups(own, device) else None
 
 
 def _few_config(config):
@@ -279,12 +298,24 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
     if how == "beside":
         sizes = whole_rows(case, device).sizes["K"], across, down
         return (_beside_launch(file, case, of_launch("beside", config), made_of, (*given, dtype, dtype), sizes),)
-    dx = matmul.launch(
-        file, "inputs", own["dx"], device, of_launch("dx", config), (made_of,), dtypes=(*(matmul.operand(case),) * 2, *given, dtype)
-    )  # fmt: skip
-    chosen = of_launch("dW", config)
-    dW = matmul.launch(file, "weights", own["dW"], device, chosen, dtypes=(dtype,) * 3, transposed=True)
-    return replace(dx, sizes=(across, down)), dW
+    chosen, dtypes = of_launch("dx", config), (*(matmul.operand(case),) * 2, *given, dtype)
+    if chosen["KERNEL"] == "split":
+        dx = matmul_split.launch(file, "inputs", own["dx"], matmul_split.of_cluster(chosen), dtypes, (made_of,))
+    else:
+        dx = matmul.launch(file, "inputs", own["dx"], device, chosen, (made_of,), dtypes=dtypes)
+    dx, chosen = replace(dx, sizes=(across, down)), of_launch("dW", config)
+    if turned := _turned(case, device):
+        dW = matmul.launch(file, "weights", turned, device, chosen, dtypes=("tf32", "tf32", dtype))
+        return _turning(file, case, turned), dx, dW
+    return dx, matmul.launch(file, "weights", own["dW"], device, chosen, dtypes=(dtype,) * 3, transposed=True)
+
+
+def _turning(file, case, turned):
+    """The launch that turns dz and x."""
+    (M, K, N), pitch = case.size("M", "K", "N"), turned.sizes["K"]
+    program = instance(file, "turned", rows_are_aligned(case, N), rows_are_aligned(case, K))
+    grid = -(-pitch // SIDE) * (-(-N // SIDE) + -(-K // SIDE))
+    return Launch(program, grid, THREADS, dtypes=(case.dtype,) * 4, sizes=(M, K, N, pitch))
 
 
 def _few_launch(file, case, whole, config, made_of, dtypes, sizes):
@@ -328,13 +359,16 @@ def gradients(case, device, behind, rows, columns, parts=1):
     down = pulled_blocks(case, device, parts)[0]
     # n, rstd, parts of rows, parts of columns and db: which of them there are
     there = rows, rows, rows, columns and down > 1, columns
-    in_two = how == "apart"
+    in_two, turned = how == "apart", _turned(case, device)
     first = 2 if in_two else 4
     absent = [first + i for i, given in enumerate(there) if not given]
     if in_two:
-        own = matmul.gradients(case)
-        inputs = behind[0].returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
-        weights = behind[1].returning({2: shape}, own["dW"].size(*NUMBERS))
+        own, (*first_of_all, of_dx, of_dW) = matmul.gradients(case), behind
+        inputs = of_dx.returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
+        weights = of_dW.returning({2: shape}, (turned or own["dW"]).size(*NUMBERS))
+        if turned:
+            (K, N), pitch = case.size("K", "N"), turned.sizes["K"]
+            turn = first_of_all[0].returning({2: (N, pitch), 3: (K, pitch)})
     else:
         made = {9: case.size("M", "K"), 10: shape}
         if behind[0].exchange:
@@ -346,6 +380,9 @@ def gradients(case, device, behind, rows, columns, parts=1):
     def call(dz, W, x, rstd, row_parts, db, column_parts, flags):
         given = [a for a, is_there in zip((x, rstd, row_parts, column_parts, db), there, strict=True) if is_there]
         operands = (dz, x) if nk else (x, dz)
+        if in_two and turned:
+            dz_turned, x_turned = turn(dz, x)
+            operands = (dz_turned, x_turned) if nk else (x_turned, dz_turned)
         if in_two:
             return inputs(dz, W, *given), weights(*operands)
         return both(dz, W, *operands, *given, *([] if flags is None else [flags]))[:2]

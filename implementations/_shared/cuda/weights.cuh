@@ -1,5 +1,5 @@
 // dW = xᵀ @ dz, or its transpose where W is stored (N, K): kernels of their own, for backward passes whose other launches differ. y (M, N) is
-// the gradient, x (K, M) and W (K, N) are its operands, whatever they are.
+// the gradient, x (K, M) and W (K, N) are its operands, whatever they are. By warpgroups they may both lie turned, NK: x (M, K) and W (N, K), as tf32 is multiplied.
 #pragma once
 #include "_shared/cuda/hopper/matmul.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
@@ -22,6 +22,6 @@ template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     weights_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, T* __restrict__ y, long long M,
                       long long K, long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, GivenRows, Producer, true>(x, W, y, M, K, N, Stored{});
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, GivenRows, Producer, !NK>(x, W, y, M, K, N, Stored{});
 }
 #endif

@@ -101,10 +101,12 @@ def save_sets(sets: Sequence[Mapping[str, np.ndarray]], folder: Path) -> list[li
 
 
 def load(files: Sequence[Stored], folder: Path, mapped: bool = False) -> list[np.ndarray]:
-    """Reads what `save` wrote; a file that is named twice is read once and shared. With `mapped` only what is looked at."""
+    """Reads what `save` wrote, by all cores; a file that is named twice is read once and shared. With `mapped` only what is looked at."""
     mode: Literal["r"] | None = "r" if mapped else None
-    arrays = {
-        stored: np.asarray(np.load(folder / stored.file, mmap_mode=mode)).view(numpy_dtype(stored.dtype))
-        for stored in set(files)
-    }
+
+    def read(stored: Stored) -> np.ndarray:
+        return np.asarray(np.load(folder / stored.file, mmap_mode=mode)).view(numpy_dtype(stored.dtype))
+
+    named = list(dict.fromkeys(files))
+    arrays = dict(zip(named, drawing.in_threads(read, named), strict=True))
     return [arrays[stored] for stored in files]

@@ -15,6 +15,7 @@ import numpy as np
 
 from fusebench import hard, modes
 from fusebench.contract import Case, Mathematics
+from fusebench.drawing import in_threads
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
 from fusebench.parity import rows, view
@@ -170,11 +171,14 @@ class Judge:
         self.budgets[self.key(points)] = self._budgets(found)
 
     def _budgets(self, found: Evaluations) -> list[Budget]:
-        drawn = zip(*found.draws, strict=True)
-        return [
-            derive(exact, draws, staged, self.dtype(number), self._size(number, exact))
-            for number, (exact, draws, staged) in enumerate(zip(found.exact, drawn, found.staged, strict=True))
-        ]
+        """Of each output, by a core each: those of gradients have millions of elements, and take seconds."""
+        sizes = [self._size(number, exact) for number, exact in enumerate(found.exact)]
+        draws = list(zip(*found.draws, strict=True))
+
+        def of_output(number: int) -> Budget:
+            return derive(found.exact[number], draws[number], found.staged[number], self.dtype(number), sizes[number])
+
+        return in_threads(of_output, range(len(sizes)))
 
     def _size(self, number: int, exact: np.ndarray) -> int:
         """How many elements output `number` has, of which `exact` holds the judged rows."""

@@ -140,10 +140,10 @@ def test_gradients_of_a_layer_are_right(run_cells, kernels, name, sizes, variant
 
 TURNED = [
     # the blocks of a cluster share the depth of dx; rows of no whole vectors; W that lies turned itself; M that is no whole vectors
-    ("lola", {"M": 70, "K": 136, "N": 520}, "multirow", "kn", ["pull_back", "turned", "inputs_split", "weights_warpgroup"]),
-    ("splacc", {"M": 131, "K": 133, "N": 261}, "two_accumulators", "kn", ["pull_gate", "turned", "inputs_tensor", "weights_warpgroup"]),
-    ("geglu", {"M": 150, "K": 136, "N": 132}, "two_accumulators", "nk", ["pull_gate", "turned", "inputs_tensor", "weights_warpgroup"]),
-    ("splacc", {"M": 130, "K": 72, "N": 140}, "two_accumulators", "kn", ["pull_gate", "turned", "inputs_split", "weights_warpgroup"]),
+    ("lola", {"M": 70, "K": 136, "N": 520}, "multirow", "kn", ["pull_back", "turned_operands", "inputs_split", "weights_warpgroup"]),
+    ("splacc", {"M": 131, "K": 133, "N": 261}, "two_accumulators", "kn", ["pull_gate", "turned_operands", "inputs_tensor", "weights_warpgroup"]),
+    ("geglu", {"M": 150, "K": 136, "N": 132}, "two_accumulators", "nk", ["pull_gate", "turned_operands", "inputs_tensor", "weights_warpgroup"]),
+    ("splacc", {"M": 130, "K": 72, "N": 140}, "two_accumulators", "kn", ["pull_gate", "turned_operands", "inputs_split", "weights_warpgroup"]),
 ]  # fmt: skip
 
 

@@ -22,8 +22,8 @@ CLUSTER_LANES = 32, 16, 8  # the same where the blocks of a cluster share the ro
 SHARERS, SHARE = 8, 64  # at most, and the rows that one has at least
 # Bytes of W for each microsecond that column sums apart take longer, less what a product takes longer that is the first to read W
 APART_RATE = 1.4e6
-# Microseconds that a launch for the statistics takes longer than those of `kept_few_rows`: of 48, 64 and 100 rows of 1024→4096, 4096→4096 and 2048→1024 an H200
-# took 25.8, 52.2 and 23.2 µs at once, 21.9, 51.0 and 23.7 with it
+# Microseconds that the launch of the statistics adds to `summed_turned`. An H200 took for both modes, by `kept_few_rows` and so: 48×1024→4096 25.8 µs and
+# 21.9, 64×4096→4096 52.2 and 51.0, 100×2048→1024 23.2 and 23.7
 STATISTICS = 1.0
 MANY_ROWS, MOST_OF_A_WARP = 512, 4096  # from which a warp has a row, and elements up to which it has
 # with its statistics a tile of 64×64 has no registers left
@@ -197,7 +197,7 @@ def _pitch(case):
 
 
 def launches(case, device, config):
-    """`pull_back`, and both products, or dx and dW."""
+    """`pull_back`, and those of the products (layer_backward.py)."""
     dtype, arguments = case.dtype, (TYPES[case.dtype], case.options["activation"].upper())
     given = dtype, dtype, "float32", dtype
     pull_back = layer_backward.pull_launch(FILE, case, device, "pull_back", arguments, given)

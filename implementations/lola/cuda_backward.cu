@@ -12,7 +12,7 @@
 //
 //   pull_back    some rows and columns of dz = dy * act'(z), their sums for db, and parts of both sums of LayerNorm's gradient, without a
 //                pass over dn = dz @ Wᵀ: sum of dn = dz . colsum(W), and sum of dn * n = dz . (z - b).
-//   gradients_…, or inputs_… and weights_…       dx = (dn - sum of dn / K - n * sum of dn * n / K) / deviation, dW and db (layer_backward.cuh).
+//   gradients_…, or turned_operands, inputs_… and weights_…       dx = (dn - sum of dn / K - n * sum of dn * n / K) / deviation, dW and db (layer_backward.cuh).
 #include "_counting.cuh"
 #include "_shared/cuda/hopper/matmul_turned.cuh"
 #include "_shared/cuda/layer_backward.cuh"
@@ -313,8 +313,8 @@ struct Denormed : GradientEpilogue {
     __device__ __forceinline__ Row row(long long m) const { return row(of_row(m), n + m * pitch); }
     __device__ __forceinline__ int column(long long k) const { return static_cast<int>(k); }
     __device__ __forceinline__ const T* beside(long long m, long long k) const { return n + m * pitch + k; }
-    __device__ __forceinline__ float operator()(const Row& row, Beside n, const float (&v)[1]) const {
+    __device__ __forceinline__ float operator()(const Row& row, ElementBeside n, const float (&v)[1]) const {
         return row.scale * (v[0] - row.level - n.v * row.along);
     }
-    __device__ __forceinline__ float operator()(const Row& row, int k, const float (&v)[1]) const { return (*this)(row, Beside{to_float(row.n[k])}, v); }
+    __device__ __forceinline__ float operator()(const Row& row, int k, const float (&v)[1]) const { return (*this)(row, ElementBeside{to_float(row.n[k])}, v); }
 };

@@ -1,7 +1,7 @@
 // The backward modes of a layer with a gate, Z = x @ W (+ b), y of both halves of Z's columns: the products are layer_backward.cuh's, of all
 // columns. Forward leaves Z (M, 2N) behind, as it is stored:
 //
-//   kept_…   Z and y at once, in 16 bits: by the kernels of splacc's and geglu's forward pass (cuda.cu)
+//   kept_…   Z and y at once, in 16 bits: by those kernels of splacc's and geglu's forward pass (cuda.cu) whose epilogues have several results
 //   gated    y of Z, which `linear_…` (layer_backward.cuh) has made
 //
 // and backward begins with

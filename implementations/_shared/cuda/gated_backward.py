@@ -1,5 +1,5 @@
 """The backward modes of a layer with a gate, geglu and splacc (gated_backward.cuh): a file has the gate, the products are layer_backward.py's,
-of x @ W with all 2N columns. Forward, in 16 bits one launch, Z and y; else two, or more where rows of x or W are copied to whole vectors. Backward:
+of x @ W with all 2N columns. Forward, one launch, Z and y, where a kernel makes both (`_kept`); else two, or more where rows of x or W are copied to whole vectors. Backward:
 dZ, then dx, dW and db; of very few rows one launch (gated_few_rows.py)."""
 
 from dataclasses import replace
@@ -65,7 +65,8 @@ def _forward(file, case, device):
 
 
 def _kept(file, case, device):
-    """`kept_<KERNEL>`: x, W, b or none, Z, y. None where no kernel makes both, not of 16 bits or of rows that are no whole vectors."""
+    """`kept_<KERNEL>`: x, W, b or none, Z, y. None where no kernel makes both: in float32, of rows that are no whole vectors,
+    and in tiles of KERNEL=tensor."""
     if case.itemsize != 2 or not rows_are_aligned(case, *case.size("K", "N")):
         return None
     chosen = gated_products.config(case, device)

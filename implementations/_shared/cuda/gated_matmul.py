@@ -28,6 +28,8 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_accumulators", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=8,waits_in_groups=0"},
+    {"variant": "two_accumulators", "case": "batch", "dtype": "bfloat16", "mode": "forward_backward", "arch": "sm_90a", "expect": "spills=0"},
+    {"variant": "two_accumulators", "case": "batch", "precision": "tf32", "mode": "backward", "arch": "sm_90a", "expect": "spills=0"},
     {"variant": "two_accumulators", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_80",
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_accumulators", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_100a", "expect": "spills=0,tensor_core>=1"},

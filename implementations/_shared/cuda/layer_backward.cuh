@@ -11,7 +11,7 @@
 //                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do. Rows of
 //                       x, W and dz are filled up to whole vectors
 //   inputs_…, weights_…  a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K): where none of these is possible
-//   turned              before them, of floats that are multiplied as tf32: dz and x with rows as columns
+//   turned_operands     before them, of floats that are multiplied as tf32: dz and x with rows as columns
 //
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.
 #pragma once
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
 // dz (M, N) and x (M, K) with rows as columns: N and K rows of `pitch` elements, M filled up to whole vectors with zeros. A block turns a square.
 template <bool DZ_ALIGNED, bool X_ALIGNED>
 __global__ void __launch_bounds__(256)
-    turned(const float* __restrict__ dz, const float* __restrict__ x, float* __restrict__ dz_turned, float* __restrict__ x_turned, long long M,
+    turned_operands(const float* __restrict__ dz, const float* __restrict__ x, float* __restrict__ dz_turned, float* __restrict__ x_turned, long long M,
            long long K, long long N, long long pitch) {
     wait_for_previous_launch();
     constexpr int SIDE = 64, VECTORS = SIDE / 4;  // of a row of the square

@@ -150,7 +150,7 @@ def config(case, device):
         return prefixed("few", _few(case, device))
     dx = matmul_split.or_split(own["dx"], matmul_choice.config(own["dx"], device, INPUTS_TILES), device)
     dx.pop("SCHEDULE", None)  # there is one
-    turned = _turned(case, device)
+    turned = _of_turned(case, device)
     dW = matmul_choice.config(turned or own["dW"], device, matmul.WARPGROUP_TILES if turned else matmul.TENSOR_TILES)
     return prefixed("dx", dx) | prefixed("dW", dW)
 
@@ -169,12 +169,12 @@ def fits(case, device, config):
         reason = matmul_split.fits(own["dx"], device, matmul_split.of_cluster(dx))
     else:
         reason = matmul.fits(own["dx"], device, dx, tiles=INPUTS_TILES)
-    turned = _turned(case, device)
+    turned = _of_turned(case, device)
     tiles = matmul.WARPGROUP_TILES if turned else matmul.TENSOR_TILES
     return reason or matmul.fits(turned or own["dW"], device, dW, tiles=tiles)
 
 
-def _turned(case, device):
+def _of_turned(case, device):
     """The case of dW where a launch turns its operands, so that Hopper's warpgroups multiply them as tf32: M is the depth, filled up to whole
     vectors. Else None."""
     if matmul.operand(case) != "tf32":
@@ -229,7 +229,7 @@ def pull_launch(file, case, device, kernel, arguments, given, parts=1):
 
 
 def pulled_rows(case, device, parts):
-    """Rows of dz that a block makes: as many as its threads have on their way at once, or two or four times as many."""
+    """Rows of dz that a block makes: as many as its threads have on their way at once, or more."""
     across, at_once = _pulled_across(case, parts), 2 * multiprocessors(device)
 
     def time(rows):
@@ -282,7 +282,7 @@ def pulling(launch, case, device, behind, rows, columns, parts=1):
 
 
 def launches(file, case, device, config, epilogue="StoredGradient", columns=True, parts=1):
-    """The launches behind dz: of both products, or of dx and of dW. `epilogue` is the template of F; `columns` says that db is wanted."""
+    """The launches behind dz: of both products, or of dx and of dW, and before them of turned operands. `epilogue` is the template of F; `columns` says that db is wanted."""
     own, dtype, how = matmul.gradients(whole_rows(case, device)), case.dtype, way(case, device)
     down, across = pulled_blocks(case, device, parts)
     down = down if columns else 0
@@ -304,7 +304,7 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
     else:
         dx = matmul.launch(file, "inputs", own["dx"], device, chosen, (made_of,), dtypes=dtypes)
     dx, chosen = replace(dx, sizes=(across, down)), of_launch("dW", config)
-    if turned := _turned(case, device):
+    if turned := _of_turned(case, device):
         dW = matmul.launch(file, "weights", turned, device, chosen, dtypes=("tf32", "tf32", dtype))
         return _turning(file, case, turned), dx, dW
     return dx, matmul.launch(file, "weights", own["dW"], device, chosen, dtypes=(dtype,) * 3, transposed=True)
@@ -313,7 +313,7 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
 def _turning(file, case, turned):
     """The launch that turns dz and x."""
     (M, K, N), pitch = case.size("M", "K", "N"), turned.sizes["K"]
-    program = instance(file, "turned", rows_are_aligned(case, N), rows_are_aligned(case, K))
+    program = instance(file, "turned_operands", rows_are_aligned(case, N), rows_are_aligned(case, K))
     grid = -(-pitch // SIDE) * (-(-N // SIDE) + -(-K // SIDE))
     return Launch(program, grid, THREADS, dtypes=(case.dtype,) * 4, sizes=(M, K, N, pitch))
 
@@ -359,16 +359,16 @@ def gradients(case, device, behind, rows, columns, parts=1):
     down = pulled_blocks(case, device, parts)[0]
     # n, rstd, parts of rows, parts of columns and db: which of them there are
     there = rows, rows, rows, columns and down > 1, columns
-    in_two, turned = how == "apart", _turned(case, device)
+    in_two, turned = how == "apart", _of_turned(case, device)
     first = 2 if in_two else 4
     absent = [first + i for i, given in enumerate(there) if not given]
     if in_two:
-        own, (*first_of_all, of_dx, of_dW) = matmul.gradients(case), behind
+        own, (*of_turning, of_dx, of_dW) = matmul.gradients(case), behind
         inputs = of_dx.returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
         weights = of_dW.returning({2: shape}, (turned or own["dW"]).size(*NUMBERS))
         if turned:
             (K, N), pitch = case.size("K", "N"), turned.sizes["K"]
-            turn = first_of_all[0].returning({2: (N, pitch), 3: (K, pitch)})
+            turn = of_turning[0].returning({2: (N, pitch), 3: (K, pitch)})
     else:
         made = {9: case.size("M", "K"), 10: shape}
         if behind[0].exchange:

@@ -16,10 +16,11 @@ TILES = ((128, 256), (192, 192), (128, 128))
 SCHEDULES, CLUSTERS = ("tiles", "stream_k"), (1, 2)
 SLAB = 0.74  # microseconds of one of the largest tile, 64 deep
 COSTS = {(128, 256): 1.0, (192, 192): 1.1, (128, 128): 0.6}  # of a slab beside that
-# and in a cluster of two, which bring one operand once (the largest tile; others are not compared): lola 4096³ took an H100 452 µs, without clusters 485; geglu 2048×4096→11008 1049 and 1229
+# and in a cluster of two, which bring one operand once (the largest tile): lola 4096³ took an H100 452 µs, without clusters 485, but in 90 times of nine shapes of up to 1500 rows
+# on an H200 they were about as fast as single blocks
 SHARED = 0.96
 # In slabs' time: a tile's end; what each sharer of a tile leaves for its last one, of the largest tile; and how near a piece's beginning may be
-# to that of a tile. What they choose took 3.5 % longer than the fastest of 40 shapes on an H100; fitted ones chose no better
+# to that of a tile. What they choose was the fastest, or within 4 %, in seven of nine shapes on an H200; two took 12 and 36 % longer, the latter before n came in vectors
 TILE_END, EXCHANGE, NEAR = 2.0, 2.5, 2
 ALWAYS = 1 << 20  # nearer than this every slab is
 SCHEDULER = 128  # bytes of a block, at most

@@ -34,7 +34,7 @@ struct None {};
 // elements of K from its first on); end() comes when all are multiplied, and merge() once all blocks that share the K of a tile have come
 // there, none of which changes what others may read of it in shared memory.
 struct Epilogue {
-    static constexpr int OUTPUTS = 1;  // results of an element: see result()
+    static constexpr int OUTPUTS = 1;  // results of an element: see result(); tiles of Hopper's warpgroups, and of few rows, may have several
     static constexpr bool FILLED = true;  // whether zeros behind K may fill up rows of x and W (N, K) in matmul_simt.cuh
     static constexpr bool PAIRED = true;  // whether the registers of its sums are paired there
     __device__ __forceinline__ None row(long long) const { return {}; }

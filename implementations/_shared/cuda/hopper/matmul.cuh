@@ -18,7 +18,7 @@
 #include "_shared/cuda/matmul_mma.cuh"
 
 // An element of another matrix that an epilogue wants beside its own.
-struct Beside {
+struct ElementBeside {
     float v;
 };
 
@@ -115,8 +115,8 @@ struct WarpgroupTile {
     // One group of columns after another takes the place of the first in c, so that there is one group's code: that of all of them does
     // not fit in the cache of instructions, and fetching it takes longer than running it.
     //
-    // With BESIDE, f wants an element of another matrix, whose rows are whole vectors, in place of what belongs to a column: f.beside(m, n) is where, and f.pitch
-    // elements behind it is that of the next row.
+    // With BESIDE, f wants an element of another matrix, whose rows are whole vectors, in place of what belongs to a column: f.beside(m, n) is where that
+    // lies, and f.pitch how far apart its rows are.
     template <bool BESIDE = false, typename F, typename Row, typename Column>
     __device__ __forceinline__ void epilogue(unsigned char* memory, T* y, long long M, long long N, long long m0,
                                              long long n0, F f, const Row (&of_row)[2], const Column* columns) {
@@ -184,7 +184,7 @@ struct WarpgroupTile {
 #pragma unroll
                                 for (int p = 0; p < PARTS; ++p) v[p] = c[p * FRAGMENTS + piece / 8 + j][h * 2 + e];
                                 if constexpr (BESIDE) {
-                                    Beside beside{to_float(out[(h * 8 + g) * PITCH + j * 8 + 2 * t + e])};
+                                    ElementBeside beside{to_float(out[(h * 8 + g) * PITCH + j * 8 + 2 * t + e])};
                                     pairs[j][h].at[e] = from_float<T>(f(of_row[h], beside, v));
                                 } else {
                                     pairs[j][h].at[e] = from_float<T>(result(f, output, of_row[h], of_columns.at[e], v));

@@ -4,7 +4,7 @@
 //
 // The blocks of a cluster share a tile of ROWS rows and the columns of every layer, up to COLUMNS a block, with a warp for every eight. A block
 // asks for all of its weights and biases before the first product, and then makes one layer after the other on chip. Its part of a layer, rounded
-// to the storage dtype, it sends to every block of the cluster, where a barrier counts the bytes.
+// to the storage dtype, it sends to every block of the cluster, where a barrier counts the bytes; a block that is a cluster alone stores it.
 //
 // Where a layer has fewer than eight columns a warp, several warps share its K, and their sums meet in shared memory. Every layer has a place of its
 // own in shared memory, so that nobody waits until it has been read. No block ends before it has all hidden layers, as others send to it.

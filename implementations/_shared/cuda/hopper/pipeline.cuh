@@ -123,7 +123,7 @@ __device__ __forceinline__ void bulk_store(void* to, unsigned from, unsigned byt
 // Returns once the shared memory of this thread's stores may be written again.
 __device__ __forceinline__ void bulk_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-// What this thread has read of shared memory by ordinary loads comes before what the copy engine writes there once it may.
+// What this thread has read or written of shared memory by ordinary instructions comes before what the copy engine writes there, or products read, once they may.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // ---- the pipeline ------------------------------------------------------------------------------------------------------

@@ -210,13 +210,10 @@ def layer_launch(layer, device, config, bytes_of_next=0):
     product, kernel, arguments = layer.product, config["KERNEL"], (layer.activation, layer.is_filled)
     operand = matmul.operand(product) if kernel in BY_COPY_ENGINE else product.dtype
     dtypes = operand, operand, *(product.dtype,) * 3
-    if kernel == "split":
-        launch = matmul_split.launch(FILE, "layer", product, matmul_split.of_cluster(config), dtypes, arguments)
-    elif kernel == "one_slab":
+    if kernel == "one_slab":
         launch = _one_slab(layer, _of_tensor(config), dtypes)
     else:
-        described = matmul_turned.launch if kernel == "turned" else matmul.launch
-        launch = described(FILE, "layer", product, device, config, arguments, dtypes=dtypes)
+        launch = matmul_turned.launch_of_any(FILE, "layer", product, device, config, dtypes, arguments)
     return replace(launch, sizes=(layer.width, bytes_of_next))
 
 

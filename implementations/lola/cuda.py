@@ -357,13 +357,8 @@ def launches(case, variant, device, config):
             product = matmul.launch(FILE, "normed", own, device, config, (activation,), dtypes=dtypes[:7])
             return in_turn(statistics, product)
         arguments = activation, own.sizes["K"] == case.sizes["K"]  # x is not copied
-        if config["KERNEL"] == "split":
-            return in_turn(
-                statistics,
-                matmul_split.launch(FILE, "normed", own, matmul_split.of_cluster(config), dtypes[:7], arguments),
-            )
-        if config["KERNEL"] == "turned":
-            product = matmul_turned.launch(FILE, "normed", own, device, config, arguments, dtypes=dtypes[:7])
+        if config["KERNEL"] in ("split", "turned"):
+            product = matmul_turned.launch_of_any(FILE, "normed", own, device, config, dtypes[:7], arguments)
             return in_turn(statistics, product)
         return in_turn(
             statistics,

@@ -31,7 +31,4 @@ def fits(case, device, config, tiles=TILES):
 
 def launch(file, kernel, case, device, config, dtypes, arguments=()):
     """The launch of `<kernel>_<KERNEL>` of `file` with a config that fits."""
-    if config["KERNEL"] == "split":
-        return matmul_split.launch(file, kernel, case, matmul_split.of_cluster(config), dtypes, arguments, parts=PARTS)
-    of_kernel = matmul_turned if config["KERNEL"] == "turned" else matmul
-    return of_kernel.launch(file, kernel, case, device, config, arguments, parts=PARTS, dtypes=dtypes)
+    return matmul_turned.launch_of_any(file, kernel, case, device, config, dtypes, arguments, PARTS)

@@ -8,7 +8,7 @@ tunables are those of the way's launches: both_…, beside_…, few_…, or dx_�
 import math
 from dataclasses import replace
 
-from implementations._shared.cuda import linear_gradients, matmul, matmul_choice, matmul_split
+from implementations._shared.cuda import linear_gradients, matmul, matmul_choice, matmul_split, matmul_turned
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
 from implementations._shared.gpu import (
     clusters_at_once,
@@ -150,9 +150,8 @@ def config(case, device):
         return prefixed("few", _few(case, device))
     dx = matmul_split.or_split(own["dx"], matmul_choice.config(own["dx"], device, INPUTS_TILES), device)
     dx.pop("SCHEDULE", None)  # there is one
-    turned = _of_turned(case, device)
-    dW = matmul_choice.config(turned or own["dW"], device, matmul.WARPGROUP_TILES if turned else matmul.TENSOR_TILES)
-    return prefixed("dx", dx) | prefixed("dW", dW)
+    of_dW, tiles = _weights(case, device)
+    return prefixed("dx", dx) | prefixed("dW", matmul_choice.config(of_dW, device, tiles))
 
 
 def fits(case, device, config):
@@ -169,9 +168,15 @@ def fits(case, device, config):
         reason = matmul_split.fits(own["dx"], device, matmul_split.of_cluster(dx))
     else:
         reason = matmul.fits(own["dx"], device, dx, tiles=INPUTS_TILES)
-    turned = _of_turned(case, device)
-    tiles = matmul.WARPGROUP_TILES if turned else matmul.TENSOR_TILES
-    return reason or matmul.fits(turned or own["dW"], device, dW, tiles=tiles)
+    of_dW, tiles = _weights(case, device)
+    return reason or matmul.fits(of_dW, device, dW, tiles=tiles)
+
+
+def _weights(case, device):
+    """The case of a dW with a launch of its own, and its tiles."""
+    if turned := _of_turned(case, device):
+        return turned, matmul.WARPGROUP_TILES
+    return matmul.gradients(whole_rows(case, device))["dW"], matmul.TENSOR_TILES
 
 
 def _of_turned(case, device):
@@ -193,9 +198,7 @@ def linear(file, case, device, made_of=None):
     own, dtype, chosen = whole_rows(case, device), case.dtype, linear_config(case, device)
     operands = (matmul.operand(case),) * 2
     arguments, dtypes = (made_of or f"Biased<{TYPES[dtype]}>",), (*operands, dtype, dtype, dtype)
-    if chosen["KERNEL"] == "split":
-        return matmul_split.launch(file, "linear", own, matmul_split.of_cluster(chosen), dtypes, arguments)
-    return matmul.launch(file, "linear", own, device, chosen, arguments, dtypes=dtypes)
+    return matmul_turned.launch_of_any(file, "linear", own, device, chosen, dtypes, arguments)
 
 
 def linear_config(case, device):
@@ -299,10 +302,7 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
         sizes = whole_rows(case, device).sizes["K"], across, down
         return (_beside_launch(file, case, of_launch("beside", config), made_of, (*given, dtype, dtype), sizes),)
     chosen, dtypes = of_launch("dx", config), (*(matmul.operand(case),) * 2, *given, dtype)
-    if chosen["KERNEL"] == "split":
-        dx = matmul_split.launch(file, "inputs", own["dx"], matmul_split.of_cluster(chosen), dtypes, (made_of,))
-    else:
-        dx = matmul.launch(file, "inputs", own["dx"], device, chosen, (made_of,), dtypes=dtypes)
+    dx = matmul_turned.launch_of_any(file, "inputs", own["dx"], device, chosen, dtypes, (made_of,))
     dx, chosen = replace(dx, sizes=(across, down)), of_launch("dW", config)
     if turned := _of_turned(case, device):
         dW = matmul.launch(file, "weights", turned, device, chosen, dtypes=("tf32", "tf32", dtype))
@@ -359,10 +359,10 @@ def gradients(case, device, behind, rows, columns, parts=1):
     down = pulled_blocks(case, device, parts)[0]
     # n, rstd, parts of rows, parts of columns and db: which of them there are
     there = rows, rows, rows, columns and down > 1, columns
-    in_two, turned = how == "apart", _of_turned(case, device)
-    first = 2 if in_two else 4
+    apart, turned = how == "apart", _of_turned(case, device)
+    first = 2 if apart else 4
     absent = [first + i for i, given in enumerate(there) if not given]
-    if in_two:
+    if apart:
         own, (*of_turning, of_dx, of_dW) = matmul.gradients(case), behind
         inputs = of_dx.returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
         weights = of_dW.returning({2: shape}, (turned or own["dW"]).size(*NUMBERS))
@@ -380,10 +380,10 @@ def gradients(case, device, behind, rows, columns, parts=1):
     def call(dz, W, x, rstd, row_parts, db, column_parts, flags):
         given = [a for a, is_there in zip((x, rstd, row_parts, column_parts, db), there, strict=True) if is_there]
         operands = (dz, x) if nk else (x, dz)
-        if in_two and turned:
+        if turned:
             dz_turned, x_turned = turn(dz, x)
             operands = (dz_turned, x_turned) if nk else (x_turned, dz_turned)
-        if in_two:
+        if apart:
             return inputs(dz, W, *given), weights(*operands)
         return both(dz, W, *operands, *given, *([] if flags is None else [flags]))[:2]
 

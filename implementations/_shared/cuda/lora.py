@@ -237,13 +237,9 @@ def launches(file, case, variant, device, config):
     if own.get("KERNEL") in ("warpgroup", "turned", "split"):
         arguments = activation, product(case).sizes["K"] == case.sizes["K"]  # x is not copied
         dtypes = *(matmul.operand(case),) * 4, T, T
-        if own["KERNEL"] == "turned":
-            up = matmul_turned.launch(file, "up", product(case), device, own, arguments, dtypes=dtypes)
-        elif own["KERNEL"] == "split":
-            up = matmul_split.launch(file, "up", product(case), matmul_split.of_cluster(own), dtypes, arguments)
-        else:
-            shared = "float32", "int32"
-            up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(*dtypes, *shared))
+        if own["KERNEL"] == "warpgroup":
+            dtypes = *dtypes, "float32", "int32"  # of tiles that are shared
+        up = matmul_turned.launch_of_any(file, "up", product(case), device, own, dtypes, arguments)
         # of t, as of x; of B, where that is turned as of W
         boxes = up.boxes[0], up.boxes[1] if is_turned(case) else (matmul.slab(case), matmul.PANEL)
         return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))

@@ -7,6 +7,7 @@ side by side have an equal number each. CLUSTER blocks with neighbouring columns
 import math
 from itertools import product
 
+from implementations._shared.cuda import matmul, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.cuda.matmul import PANEL, multiplies_by_warpgroups, slab
 from implementations._shared.cuda.matmul_choice import beyond_l2, unhurried
@@ -109,3 +110,11 @@ def launch(file, kernel, case, device, config, arguments=(), parts=1, dtypes=(),
     boxes = (rows // cluster, deep), (PANEL, deep) if nk else (deep, PANEL)
     memory = _memory(config, parts, summed)
     return Launch(program, grid, of_one * 2 + 128, memory, dtypes=dtypes, boxes=boxes, tiles=tiles)
+
+
+def launch_of_any(file, kernel, case, device, config, dtypes, arguments=(), parts=1):
+    """The launch of `<kernel>_<KERNEL>` of `file` with a config that fits, of KERNEL=turned, split, or one of matmul.py."""
+    if config["KERNEL"] == "split":
+        return matmul_split.launch(file, kernel, case, matmul_split.of_cluster(config), dtypes, arguments, parts=parts)
+    described = launch if config["KERNEL"] == "turned" else matmul.launch
+    return described(file, kernel, case, device, config, arguments, parts=parts, dtypes=dtypes)

@@ -426,8 +426,7 @@ __device__ __forceinline__ void persistent_tiles(const Copies& copies, T* __rest
         pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
     Tile::template prepare<STAGES>(pipeline);
     cluster_sync<CLUSTER>();
-    constexpr bool WAITING = !EARLY && !Produce::X_BEFORE;  // all wait at once
-    if (WAITING) wait_for_previous_launch();
+    if (!EARLY && !Produce::X_BEFORE) wait_for_previous_launch();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
         Scheduler scheduler(M, N, depth, schedule);
@@ -435,7 +434,7 @@ __device__ __forceinline__ void persistent_tiles(const Copies& copies, T* __rest
         Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, K, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();
-        if (!EARLY && !WAITING) wait_for_previous_launch();
+        if (!EARLY && Produce::X_BEFORE) wait_for_previous_launch();
         Scheduler scheduler(M, N, depth, schedule);
         unsigned char* out = memory + Stages::BYTES;
         for (int i = 0, stage = 0; i < scheduler.count; ++i) {

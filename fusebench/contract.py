@@ -50,8 +50,9 @@ discovery reads them without importing the file:
                                          A key may be a tuple of variants
     COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
     TUNABLES = {"multirow": {"BLOCK_M": (64, 128), "num_warps": (4, 8)}}  variant → its tunables, with the values that are worth
-                                         a try (may be absent: none). A key may be a tuple of variants, and the literal may stand in
-                                         another file: from implementations.<kernel>._tiles import TUNABLES
+                                         a try (may be absent: none). A key may be a tuple of variants, or of tunables with the same
+                                         values, and the literal may stand in another file: from implementations.<kernel>._tiles
+                                         import TUNABLES
     WITHOUT_GPU = "timed"                or "interpreted" (parity only), "emulated" (CUDA, parity only) or "unavailable" (may be absent: "timed")
     FUSED = True                         its call is the launches of its own kernels, and computes with no operator of the back end's
                                          framework beside them: the harness watches for those (may be absent: False)

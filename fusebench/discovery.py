@@ -336,18 +336,20 @@ def _nearest_name(name: str) -> str:
 def _in_place(literal: Any, variants: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """IN_PLACE by variant. A key may be a tuple of variants."""
     entries: Iterable[tuple[Any, Any]] = literal.items() if isinstance(literal, dict) else [(None, None)]
-    found = {variant: own for key, own in entries for variant in (key if isinstance(key, tuple) and key else (key,))}
+    found = {variant: own for key, own in entries for variant in _each(key)}
     if not maps(found, are_names) or found.keys() - variants.keys():
         raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
     return found
 
 
 def _tunables(literal: Any, variants: Mapping[str, Any]) -> dict[str, dict[str, tuple[Tunable, ...]]]:
-    """TUNABLES by variant. A key may be a tuple of variants; a variant that stands in several keys has the tunables of each."""
+    """TUNABLES by variant. A key may be a tuple of variants; a variant that stands in several keys has the tunables of each. So may the name of
+    a tunable: all of them have the same values."""
     found: dict[str, dict[str, tuple[Tunable, ...]]] = {}
     entries: Iterable[tuple[Any, Any]] = literal.items() if isinstance(literal, dict) else [(None, None)]
-    for key, own in entries:
-        for variant in key if isinstance(key, tuple) and key else (key,):
+    for key, given in entries:
+        own = {name: v for names, v in given.items() for name in _each(names)} if isinstance(given, dict) else given
+        for variant in _each(key):
             if variant not in variants or not maps(own, are_values):
                 example = '{"default": {"num_warps": (4, 8)}} or {("row", "online"): {"num_warps": (4, 8)}}'
                 raise ValueError(
@@ -357,6 +359,11 @@ def _tunables(literal: Any, variants: Mapping[str, Any]) -> dict[str, dict[str, 
                 raise ValueError(f"TUNABLES names {min(twice)} of {variant} twice; one of them is enough")
             found[variant] |= own
     return found
+
+
+def _each(key: Any) -> tuple[Any, ...]:
+    """The names of a key, which may be a tuple of several."""
+    return key if isinstance(key, tuple) and key else (key,)
 
 
 def _constants(file: Path, tree: ast.Module) -> dict[str, Any]:

@@ -287,6 +287,8 @@ def test_hopper_multiplies_16_bits_by_warpgroups(name, case):
 def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
     """Follows perceptron.cuh's choice between its two places in shared memory. A block of its own may overwrite its input in one pass,
     when all have read it; blocks of a cluster, and a layer of several passes, may not."""
+    from implementations._shared.cuda import perceptron
+
     module, kernel = importlib.import_module("implementations.fused_mlp.cuda"), KERNELS["fused_mlp"]
     apart = 0
     for name, dtype in itertools.product(kernel.mathematics.cases, DTYPES):
@@ -294,12 +296,12 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
         if module.skip(case, "default", DEVICES[arch]) is not None:
             continue
         # of KERNEL=tensor or simt, whichever is chosen: others keep layers in registers, have two places that differ in all of them, or global memory
-        launch = module.perceptron.launch(module.FILE, case, module.perceptron.config(case, DEVICES[arch]))
+        launch = perceptron.launch(module.FILE, case, perceptron.config(case, DEVICES[arch]))
         rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", launch.program.name))
         stages, cluster = (*warps_and_stages[4:], 1)[:2]
         place = stages * (rows + wide) * 128
         other, before = place + launch.sizes[-1], range(0)
-        for number, width in enumerate(module.perceptron.widths(case)[1:-1]):
+        for number, width in enumerate(perceptron.widths(case)[1:-1]):
             columns = -(-width * case.itemsize // 128) * 128 // case.itemsize
             over_its_input = cluster == 1 and columns <= wide
             if number > 0 and not over_its_input:

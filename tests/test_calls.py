@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import re
 from functools import partial
 from types import SimpleNamespace
 
@@ -59,6 +60,20 @@ def test_forward_and_backward_in_one_call():
     ring = Ring([[X, W, G, PREPARED]], frozenset(), np.copy)
     assert calls.on(ring, [], backend) == (ring, None)
     assert [array.tolist()[0] for array in calls.call(*ring[0])] == [2.0, 6.0, 3.0]
+
+
+def test_a_compiler_uses_upstream_gradients_after_the_outputs():
+    """Which in training follow from them: else XLA makes both in one pass."""
+    jax = pytest.importorskip("jax")
+    from fusebench.backends import jax as compiled
+
+    both = (lambda x: (jax.numpy.sin(x), x)), (lambda x, g: g * jax.numpy.cos(x))
+    program = of(both, "forward_backward", Places(inputs=1, upstream=1), compiled).call
+    first, second = (jax.numpy.full(4, v, "float32") for v in (1, 2))
+    text = program.lower(first, second).as_text()
+    (barrier,) = re.findall(r"(%\d+):2 = stablehlo.optimization_barrier (%\d+), %arg1", text)
+    assert f"{barrier[1]} = stablehlo.sine %arg0" in text and f"stablehlo.multiply {barrier[0]}#1, " in text
+    assert [value.tolist()[0] for value in program(first, second)] == pytest.approx([np.sin(1), 2 * np.cos(1)])
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,13 @@ def in_one(call: Callable[..., Any]) -> Callable[..., Any]:
     return jitted
 
 
+def in_order(outputs: Any, upstream: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """Behind a barrier: without it XLA makes an output and the gradient before it in one pass, which no training step can. The
+    outputs come from the barrier too: XLA drops one of whose results only the others are used."""
+    ordered: tuple[Any, Sequence[Any]] = jax.lax.optimization_barrier((outputs, upstream))
+    return ordered
+
+
 def saved(residuals: Any) -> list[Any]:
     """The leaves of a pytree, such as what jax.vjp returns, that are arrays."""
     return [leaf for leaf in jax.tree.leaves(residuals) if is_array(leaf)]

@@ -93,6 +93,11 @@ class Backend(Protocol):
         """The call as one program, where the framework makes one of several."""
         ...
 
+    def in_order(self, outputs: Any, upstream: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """Both as they are; a compiler that sees them in one program may use the upstream gradients after all outputs are made alone,
+        since in training they follow from the outputs."""
+        ...
+
     def saved(self, residuals: Any) -> list[Any]:
         """The arrays that the residuals of a forward call keep for its backward one, each once or more often."""
         ...

@@ -247,6 +247,11 @@ def in_one(call: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def in_order(outputs: Any, upstream: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """Eager Torch has that order, and forward and backward are compiled apart."""
+    return outputs, upstream
+
+
 def saved(residuals: Any) -> list[torch.Tensor]:
     """The tensors in lists, tuples and dictionaries, and those that the graph of autograd behind them keeps."""
     found, seen, left = [], set[int](), [residuals]

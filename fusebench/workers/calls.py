@@ -88,7 +88,8 @@ def of(built: Any, mode: str, places: Places, backend: Any) -> Calls:
 
     def both(*arguments: Any) -> tuple[Any, ...]:
         outputs, residuals = forward(*places.of_forward(arguments))
-        return *as_list(outputs), *as_list(backward(residuals, *places.behind(arguments)))
+        outputs, upstream = backend.in_order(outputs, places.behind(arguments))
+        return *as_list(outputs), *as_list(backward(residuals, *upstream))
 
     return Calls(on_residuals, ready) if mode == "backward" else Calls(backend.in_one(both))
 

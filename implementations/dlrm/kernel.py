@@ -16,6 +16,10 @@ All weights are made here, so that every framework has the same bits: tables (su
 (N0, N1), bottom_b1 (N1,) …, top_W1 …, known.
 """
 
+from functools import partial
+from itertools import product
+
+from implementations._shared.dlrm import layers_of_prediction
 from implementations._shared.numpy import dlrm
 from implementations._shared.numpy.dlrm import (  # noqa: F401 (parts of the contract)
     CASES,
@@ -30,8 +34,20 @@ from implementations._shared.numpy.dlrm import (  # noqa: F401 (parts of the con
 
 BATCH = "M"
 ROWS = {"dense": 0, "ids": 0, "y": 0}
+
+
+def _launches(beside, bottom, top, case):
+    """`beside` those of the perceptrons, each of which is one (0), one for each layer (1), or these and one that copies its input (2)."""
+    of_layers = case.sizes["LAYERS"], layers_of_prediction(case)
+    return beside + sum((1, n, n + 1)[kind] for kind, n in zip((bottom, top), of_layers, strict=True))
+
+
+def _any(beside):
+    return tuple(partial(_launches, beside, bottom, top) for bottom, top in product((0, 1, 2), (0, 1)))
+
+
 # with interaction=dot and three layers or more; naive copies the known values first, as published, and looks up apart
-LAUNCHES = {"modulus": 3, "improved": 3, "naive": 5, "modulus_split": 7, "improved_split": 7}
+LAUNCHES = {"modulus": _any(1), "improved": _any(1), "naive": _any(3), "modulus_split": 7, "improved_split": 7}
 
 
 def formula(case, r, *arrays):

@@ -120,8 +120,8 @@ def skip(case, variant, device):
         return "multiplies in IEEE float32, without tensor cores: precision=ieee runs it"
     if variant != "two_launches" or is_ieee(case):
         return None
-    if case.itemsize == 4 or not matmul.multiplies_by_warpgroups(_product(case, variant), device):
-        return "is for IEEE float32, and for Hopper's warpgroups (9.0; 16 bits; K from 64, N from 128): multirow_ws"
+    if not matmul.multiplies_by_warpgroups(_product(case, variant), device):
+        return "is for IEEE float32, and for Hopper's warpgroups (9.0; K from 64, N from 128): multirow_ws"
     return None
 
 
@@ -150,8 +150,13 @@ def _pitch(case):
 def _product(case, variant):
     """The case with x and W as the kernel reads them: W as `prepare` leaves it; x with rows of whole vectors in two_launches."""
     if variant == "two_launches":
-        return matmul.of_whole_rows(case, copied=is_ieee(case))
+        return matmul.of_whole_rows(case, copied=case.itemsize == 4)  # less a shift
     return matmul.prepared_case(case) if variant == "multirow_ws" else case
+
+
+def _copies_rows(case, own):
+    """Whether row_statistics leaves a copy of x, which the product `own` reads: in whole rows, and of float32 less a shift of each."""
+    return own.sizes["K"] != case.sizes["K"] or case.itemsize == 4
 
 
 def config(case, variant, device):
@@ -351,12 +356,13 @@ def launches(case, variant, device, config):
         return (_row_launch(case, config, [TYPES[T], activation]),)
     if variant == "two_launches":
         statistics = _statistics_launch(case, device)
-        dtypes = T, T, T, "float32", "float32", "float32", T, "float32", "int32"
+        operands = (matmul.operand(case),) * 2
+        dtypes = *operands, T, "float32", "float32", "float32", T, "float32", "int32"
         own = _product(case, variant)
         if is_ieee(case):
             product = matmul.launch(FILE, "normed", own, device, config, (activation,), dtypes=dtypes[:7])
             return in_turn(statistics, product)
-        arguments = activation, own.sizes["K"] == case.sizes["K"]  # x is not copied
+        arguments = activation, not _copies_rows(case, own)
         if config["KERNEL"] in ("split", "turned"):
             product = matmul_turned.launch_of_any(FILE, "normed", own, device, config, dtypes[:7], arguments)
             return in_turn(statistics, product)
@@ -406,18 +412,19 @@ def build(case, variant, device, config):
 
 def _two_launches(case, first, last):
     M, K, N = case.size("M", "K", "N")
-    columns = _product(case, "two_launches").sizes["K"]
-    copied, made = {1: (M, columns)} if columns != K or is_ieee(case) else {}, {2: (M,), 3: (M,)}
+    own = _product(case, "two_launches")
+    columns = own.sizes["K"]
+    copied, made = {1: (M, columns)} if _copies_rows(case, own) else {}, {2: (M,), 3: (M,)}
     uncopied = () if copied else (1,)
+    deep = columns if case.itemsize == 4 else K
     if not last.exchange:
         statistics = first.returning({**copied, **made}, (M, K, 0), absent=(*uncopied, 4))
-        deep = columns if is_ieee(case) else K
         product = last.returning({6: (M, N)}, (M, deep, N), absent=range(7, len(last.dtypes)))
     else:
         sums, flags = last.exchange
         statistics, shared = (
             first.returning({**copied, **made, 4: flags}, (M, K, *flags), absent=uncopied),
-            last.returning({6: (M, N), 7: sums}, (M, K, N)),
+            last.returning({6: (M, N), 7: sums}, (M, deep, N)),
         )
 
         def product(*given):

@@ -3,4 +3,5 @@
 #include "_shared/cuda/adapted_simt.cuh"
 #include "_shared/cuda/hopper/adapted_split.cuh"
 #include "_shared/cuda/hopper/adapted_turned.cuh"
+#include "_shared/cuda/lora_down_simt.cuh"
 #include "_fused.cuh"

@@ -26,24 +26,17 @@ EXPECT = (  # of kernels that other folders have too, which expect the same on a
 )  # fmt: skip
 TUNABLES = {  # as lora_linear has them, of each layer
     "default": {
-        "layer1_BLOCK_M": (16, 64, 128), "layer1_BLOCK_N": (64, 128, 256), "layer1_num_stages": (2, 3, 4),
-        "layer2_BLOCK_M": (16, 64, 128), "layer2_BLOCK_N": (64, 128, 256), "layer2_num_stages": (2, 3, 4),
-        "layer3_BLOCK_M": (16, 64, 128), "layer3_BLOCK_N": (64, 128, 256), "layer3_num_stages": (2, 3, 4),
-        "layer4_BLOCK_M": (16, 64, 128), "layer4_BLOCK_N": (64, 128, 256), "layer4_num_stages": (2, 3, 4),
+        ("layer1_BLOCK_M", "layer2_BLOCK_M", "layer3_BLOCK_M", "layer4_BLOCK_M"): (16, 64, 128),
+        ("layer1_BLOCK_N", "layer2_BLOCK_N", "layer3_BLOCK_N", "layer4_BLOCK_N"): (64, 128, 256),
+        ("layer1_num_stages", "layer2_num_stages", "layer3_num_stages", "layer4_num_stages"): (2, 3, 4),
     },
     "two_launches": {
-        "layer1_up_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
-        "layer1_up_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "layer1_up_BLOCK_N": (16, 32, 64, 128, 192, 256),
-        "layer1_up_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "layer1_up_CLUSTER": (1, 2, 4, 8), "layer1_up_SCHEDULE": ("tiles", "strips", "stream_k"),
-        "layer2_up_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
-        "layer2_up_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "layer2_up_BLOCK_N": (16, 32, 64, 128, 192, 256),
-        "layer2_up_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "layer2_up_CLUSTER": (1, 2, 4, 8), "layer2_up_SCHEDULE": ("tiles", "strips", "stream_k"),
-        "layer3_up_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
-        "layer3_up_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "layer3_up_BLOCK_N": (16, 32, 64, 128, 192, 256),
-        "layer3_up_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "layer3_up_CLUSTER": (1, 2, 4, 8), "layer3_up_SCHEDULE": ("tiles", "strips", "stream_k"),
-        "layer4_up_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
-        "layer4_up_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "layer4_up_BLOCK_N": (16, 32, 64, 128, 192, 256),
-        "layer4_up_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "layer4_up_CLUSTER": (1, 2, 4, 8), "layer4_up_SCHEDULE": ("tiles", "strips", "stream_k"),
+        ("layer1_up_KERNEL", "layer2_up_KERNEL", "layer3_up_KERNEL", "layer4_up_KERNEL"): ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        ("layer1_up_BLOCK_M", "layer2_up_BLOCK_M", "layer3_up_BLOCK_M", "layer4_up_BLOCK_M"): (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
+        ("layer1_up_BLOCK_N", "layer2_up_BLOCK_N", "layer3_up_BLOCK_N", "layer4_up_BLOCK_N"): (16, 32, 64, 128, 192, 256),
+        ("layer1_up_num_stages", "layer2_up_num_stages", "layer3_up_num_stages", "layer4_up_num_stages"): (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+        ("layer1_up_CLUSTER", "layer2_up_CLUSTER", "layer3_up_CLUSTER", "layer4_up_CLUSTER"): (1, 2, 4, 8),
+        ("layer1_up_SCHEDULE", "layer2_up_SCHEDULE", "layer3_up_SCHEDULE", "layer4_up_SCHEDULE"): ("tiles", "strips", "stream_k"),
     },
 }  # fmt: skip
 FILE = Path(__file__).with_suffix(".cu")

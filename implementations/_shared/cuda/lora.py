@@ -33,6 +33,8 @@ DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that 
 WIDE_DOWN = MatmulTile("tensor", 64, 0, 1.0, 4, 1)
 MANY_ROWS = 2048
 DOWN_STAGES = 4
+# On the float32 units, where rows of A are whole vectors (lora_down_simt.cuh): warps of a block, as many as fit, each with two slabs, and columns of A of a block
+SIMT_DOWN_WARPS, SIMT_DOWN_STAGES, SIMT_DOWN_COLUMNS = (8, 4), 2, 32
 # Of tiles of few rows that nearly all multiprocessors have: with more stages `up` has no room to ask for W while `down` runs. 1×4096→4096 took an H200
 # 16.1 µs in bfloat16, with four stages 18.0; 8×4096→4096 25.2 and 27.8 in tf32
 STAGES_BESIDE_DOWN = 2
@@ -106,8 +108,8 @@ def _fastest(case, device):
                 return found
     elif by_warpgroups:
         found = matmul_choice.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
-    if case.itemsize == 2 or by_warpgroups:
-        found = matmul_split.or_split(own, found, device, columns=matmul_split.WIDE)
+    if case.itemsize == 2 or is_prepared(case):
+        found = matmul_split.or_split(own, found, device, columns=matmul_split.WIDE, narrow=True)
         if found and found["KERNEL"] == "split" and _reads_much_of_x(case):
             found = matmul_split.or_split(own, None, device, columns=(256,)) or found
     # lora_backward.cuh, whose modes have this launch too, is compiled without turned tiles
@@ -137,7 +139,7 @@ def multiplies_by_warpgroups(case, device):
 
 def is_prepared(case):
     """Whether `prepare` may see to W and B, and `down` copy x, for warpgroups and IEEE float32. Backward modes read them as they came."""
-    return case.mode == "forward" and (is_ieee(case) or matmul.holds_boxes(case))
+    return case.mode == "forward" and (is_ieee(case) or case.sizes["K"] >= matmul.PANEL)
 
 
 def product(case):
@@ -219,8 +221,10 @@ def fits(case, variant, device, config):
 def _split_fits(case, device, config):
     """Why a config with KERNEL=split cannot run, or None."""
     if case.itemsize == 4 and not is_prepared(case):
-        return "up_KERNEL=split takes tf32 with W and B turned: in mode=forward, K from 64, N from 128"
-    return matmul_split.fits(product(case), device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
+        return "up_KERNEL=split takes tf32 with W and B turned: in mode=forward, K from 64"
+    return matmul_split.fits(
+        product(case), device, matmul_split.of_cluster(config), known=matmul_split.WIDE, narrow=True
+    )
 
 
 def layer_bytes(case, variant, tile, stages):
@@ -274,6 +278,8 @@ def launches(file, case, variant, device, config):
 def down(file, case, device):
     """The launch of x @ A alone, the first of `two_launches`, which may copy x into rows of whole vectors beside it."""
     M, K, R = case.size("M", "K", "R")
+    if is_ieee(case) and rows_are_aligned(case, R):
+        return _down_simt(file, case, device)
     tile = WIDE_DOWN if R > 32 or (case.itemsize == 2 and M >= MANY_ROWS) else DOWN
     columns, rows = rank_columns(case, tile), -(-M // tile.rows)
     parts = sharers(case, device, rows, K)
@@ -284,6 +290,22 @@ def down(file, case, device):
         program = instance(file, "down_by_parts", *arguments, *shape, parts)
     memory = DOWN_STAGES * (tile.rows + columns) * 128
     return Launch(program, rows * parts, tile.threads, memory, dtypes=(*(case.dtype,) * 6, "int32"))
+
+
+def _down_simt(file, case, device):
+    """The same on the float32 units: each warp has the block's whole tile, and slabs of its own."""
+    M, K, R = case.size("M", "K", "R")
+    rows, columns = 16 if M <= 16 else 32, 16 if R <= 16 else SIMT_DOWN_COLUMNS
+    blocks = -(-M // rows) * -(-R // columns)
+    parts = sharers(case, device, blocks, K // 2, wanted=1)  # whose warps have a slab each at least
+    sums = rows * columns * 4 if parts > 1 else 0
+    of_warp = max(SIMT_DOWN_STAGES * (rows + columns) * 128, rows * (columns + 8) * 4)
+    warps = next(n for n in SIMT_DOWN_WARPS if not too_large(n * of_warp + sums, device))
+    shape = rows_are_aligned(case, K), rows, columns, warps, SIMT_DOWN_STAGES
+    program = instance(file, "down_simt", *shape)
+    if parts > 1:
+        program = instance(file, "down_simt_by_parts", *shape, parts)
+    return Launch(program, blocks * parts, 32 * warps, warps * of_warp + sums, dtypes=(*(case.dtype,) * 6, "int32"))
 
 
 def sharers(case, device, rows, deep, wanted=1.5):

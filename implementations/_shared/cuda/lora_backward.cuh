@@ -23,6 +23,7 @@
 #include "_shared/cuda/adapted_few_rows.cuh"
 #include "_shared/cuda/adapted_simt.cuh"
 #include "_shared/cuda/hopper/adapted_split.cuh"
+#include "_shared/cuda/lora_down_simt.cuh"
 #include "_shared/cuda/lora_few_rows.cuh"
 #include "_shared/cuda/weights.cuh"
 

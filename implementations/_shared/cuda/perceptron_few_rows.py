@@ -1,4 +1,4 @@
-"""The tiles of hopper/perceptron_few_rows.cuh, and its launch. `case` is one of fused_mlp, or a part of a model's.
+"""The tiles of hopper/perceptron_few_rows.cuh, in IEEE float32, and its launch. `case` is one of fused_mlp, or a part of a model's.
 
 The tunables are those of perceptron.py with KERNEL=few_rows: BLOCK_M rows are a cluster's, BLOCK_N columns of a layer at most a block's, with four
 threads each. num_stages is 4 always: of each layer all weights are on their way at once.
@@ -14,13 +14,13 @@ ROWS, COLUMNS, CLUSTERS, STAGES = (4, 8, 16, 32), (64, 128), (4, 8), 4
 PHASES = 4  # the sums of a column are added up four at a time
 RESERVED = 1024  # bytes of each block's shared memory
 LEAST_WEIGHTS = 1 << 16  # elements; fewer a block reads for itself before it hears of another
-MOST_ROWS_IN_TF32 = 448  # 512×13-512-256-64-16 took 25.3 µs, with a launch for each layer 16.1
+# Estimates, in clocks, fitted to four perceptrons on an H200: of the launch, of a layer, of each of a block's weights, and of a column of x
+CLOCKS = 2600, 2000, 0.24, 7
 
 
 def config(case, device):
     """The config that is expected to be the fastest, or None where another kernel is better."""
-    too_many = not is_ieee(case) and case.sizes["M"] > MOST_ROWS_IN_TF32
-    if too_many or sum(K * N for K, N in pairwise(widths(case))) < LEAST_WEIGHTS:
+    if not is_ieee(case) or sum(K * N for K, N in pairwise(widths(case))) < LEAST_WEIGHTS:
         return None
     # the fewer blocks, the less of the weights is read twice: of 128 rows of 13-512-256-64-16 an H200 took 8.8 µs with 16 rows, 9.3 with 8,
     # 12.7 with 4; and up to 22.9 with 128 columns. But clusters of 8 do not fill all multiprocessors: of 256 rows an H100 took 16.6 µs with 16,
@@ -33,6 +33,13 @@ def config(case, device):
     return None
 
 
+def clocks(case, config):
+    """What the launch is expected to take in IEEE float32, all of whose blocks run at the same time."""
+    launch, layer, weight, column = CLOCKS
+    *_, weights = memory(case, config)
+    return launch + layer * case.sizes["LAYERS"] + weight * weights / 4 + column * case.sizes["N0"]
+
+
 def _at_once(case, device, config, part):
     """Whether all blocks run at the same time, on that part of the multiprocessors, or within so many rounds: later ones wait, and many rows
     read the weights often."""
@@ -42,8 +49,8 @@ def _at_once(case, device, config, part):
 
 def fits(case, device, config):
     """Why a config with KERNEL=few_rows cannot run, or None."""
-    if device.capability < (9, 0) or case.dtype != "float32":
-        return "KERNEL=few_rows is for float32, and its clusters need compute capability 9.0"
+    if device.capability < (9, 0) or not is_ieee(case):
+        return "KERNEL=few_rows is for IEEE float32, and its clusters need compute capability 9.0"
     choices = (("BLOCK_M", ROWS), ("BLOCK_N", COLUMNS), ("CLUSTER", CLUSTERS), ("num_stages", (STAGES,)))
     if reason := next((r for name, known in choices if (r := not_one_of(name, config[name], known))), None):
         return f"KERNEL=few_rows: {reason}"
@@ -80,14 +87,7 @@ def grid(case, config):
 def launch(file, case, config):
     """The launch of mlp_few_rows of `file` with a config that fits."""
     rows, columns, cluster = config["BLOCK_M"], config["BLOCK_N"], config["CLUSTER"]
-    arguments = (
-        not is_ieee(case),
-        case.options["w_layout"] == "nk",
-        case.options["last"].upper(),
-        rows,
-        columns,
-        cluster,
-    )
+    arguments = case.options["w_layout"] == "nk", case.options["last"].upper(), rows, columns, cluster
     first, second, weights = memory(case, config)
     # the last arguments are where the second place and the weights lie behind the first place
     return Launch(

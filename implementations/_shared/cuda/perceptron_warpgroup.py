@@ -19,7 +19,8 @@ MOST_STAGES = 9
 LEAST_ROWS_OF_SMALL = 2048  # from which it is taken for two small hidden layers
 # Estimates, in clocks: of a launch, and where blocks share rows, and products of a multiprocessor in one. An H200 takes for 2048 and 65536
 # rows of 13-512-256-64-16 9.2 and 30.2 µs, which are 9.9 and 36 by these, and of 512-512-256-1 13.3 and 79, which are 12.8 and 83
-LAUNCH_CLOCKS, SHARING_CLOCKS, PRODUCTS = 9000, 14000, 1480
+# And of small hidden layers, 64-128-64-1: 1024, 4096 and 16384 rows take 4.8, 4.0 and 4.8 µs
+LAUNCH_CLOCKS, SHARING_CLOCKS, SMALL_CLOCKS, PRODUCTS = 9000, 14000, 7000, 1480
 
 
 def config(case, device):
@@ -45,8 +46,12 @@ def of_tile(case, device):
 def is_small(case):
     """Whether there are many rows for two small hidden layers, whose weights any block has at once. 16384×64-128-64-1 in bfloat16 took an H100
     5.1 µs, in a cluster of two with four stages 6.35; 4096 rows 4.3, by 64 rows in clusters of two with nine stages 5.5."""
+    return case.sizes["M"] >= LEAST_ROWS_OF_SMALL and _has_small_layers(case)
+
+
+def _has_small_layers(case):
     _, N1, N2, *between, _ = widths(case)
-    return case.sizes["M"] >= LEAST_ROWS_OF_SMALL and N1 <= COLUMNS and N2 <= COLUMNS // 2 and not between
+    return N1 <= COLUMNS and N2 <= COLUMNS // 2 and not between
 
 
 def tile(case, device):
@@ -72,6 +77,7 @@ def clocks(case, device, config):
     launch, count = LAUNCH_CLOCKS, tiles_of(case, rows * cluster)
     if rows == SHARING_ROWS:
         launch, count, products = SHARING_CLOCKS, tiles_of(case, rows), products / cluster
+    launch = SMALL_CLOCKS if _has_small_layers(case) else launch
     return launch + ceil(count / clusters_at_once(device, cluster)) * products / PRODUCTS
 
 

@@ -1,13 +1,13 @@
 // A multilayer perceptron of few rows in float32, on the float32 units: all of it is latency, so little is waited for, and at once.
 //
-//   mlp_few_rows<TF32, NK, LAST, ROWS, COLUMNS, CLUSTER>
+//   mlp_few_rows<NK, LAST, ROWS, COLUMNS, CLUSTER>
 //
 // The blocks of a cluster share a tile of ROWS rows and the columns of every layer, up to COLUMNS a block, with four threads for each. A
 // block asks for all of its weights and biases before the first product, and then makes one layer after the other on chip. Its part of
 // a layer it sends to every block of the cluster, where a barrier counts the bytes.
 //
 // A thread sums 4 × 4 of its block's part over every `phases`-th of K, so that few columns have all threads at work too; the sums meet in
-// shared memory. TF32 rounds what is multiplied to tf32. One loop makes all layers, so that the later ones find its code on chip.
+// shared memory. One loop makes all layers, so that the later ones find its code on chip.
 //
 // Layers read from two places in turn: x and layer 2 are in the first, layers 1 and 3 in the second. A layer's sums meet in the place that
 // it has read. No block writes to what another still uses: layer l is complete when every block has sent its part or, having none, said
@@ -58,17 +58,11 @@ __device__ __forceinline__ void request(Layer layer, unsigned to) {
     }
 }
 
-// What is multiplied.
-template <bool TF32>
-__device__ __forceinline__ float operand(float v) {
-    return TF32 ? __uint_as_float(nearest_tf32(__float_as_uint(v))) : v;
-}
-
 }  // namespace few_rows
 
 #if __CUDA_ARCH__ >= 900
 // Shared memory: the first place, the second at `second`, and the weights at `weights`, in bytes.
-template <bool TF32, bool NK, Activation LAST, int ROWS, int COLUMNS, int CLUSTER>
+template <bool NK, Activation LAST, int ROWS, int COLUMNS, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1)
     mlp_few_rows(const float* __restrict__ x, const float* __restrict__ W1, const float* __restrict__ b1, const float* __restrict__ W2,
                  const float* __restrict__ b2, const float* __restrict__ W3, const float* __restrict__ b3, const float* __restrict__ W4,
@@ -130,11 +124,6 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
         if (l == 0) copy_wait<3>();
         else if (l == 1) copy_wait<2>();
         else copy_wait<0>();
-        if (TF32 && l == 0)
-            for (int i = tid; i < layer.K * ROWS; i += THREADS) {  // what this thread has copied of x
-                float& v = reinterpret_cast<float*>(memory)[i];
-                v = operand<TF32>(v);
-            }
         if (l > 0) barrier_wait_of_cluster(shared_address(received + l - 1), 0);
         __syncthreads();
         if (layer.own == 0) {
@@ -150,11 +139,9 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
             float4 of_rows = *reinterpret_cast<const float4*>(memory + h), of_columns = *reinterpret_cast<const float4*>(memory + w);
             float a[4] = {of_rows.x, of_rows.y, of_rows.z, of_rows.w}, b[4] = {of_columns.x, of_columns.y, of_columns.z, of_columns.w};
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                float of_W = operand<TF32>(b[j]);
+            for (int j = 0; j < 4; ++j)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) c[j][i] = fmaf(a[i], of_W, c[j][i]);
-            }
+                for (int i = 0; i < 4; ++i) c[j][i] = fmaf(a[i], b[j], c[j][i]);
         };
         if (group < groups) {
             int h = from + (k * ROWS + tid % QUARTERS * 4) * 4, w = (layer.place + k * layer.pitch + group * 4) * 4;
@@ -205,7 +192,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
                 if (row + i < rows) of_y[i * layer.N] = activate<LAST>(v[i] + bias);
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) v[i] = operand<TF32>(activate<RELU>(v[i] + bias));
+            for (int i = 0; i < 4; ++i) v[i] = activate<RELU>(v[i] + bias);
             to += (layer.first * QUARTERS + vector) * 16;
 #pragma unroll 1
             for (int block = sharer; block < CLUSTER; block += sharers)

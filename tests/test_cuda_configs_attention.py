@@ -40,6 +40,27 @@ def test_few_tiles_of_rows_are_shared_out_to_many_blocks(T):
 
 
 @pytest.mark.parametrize(
+    ("sizes", "dtype", "device", "kernel", "split"),
+    [
+        # as many blocks as there are multiprocessors, of long rows of 64 columns twice as many
+        ((1, 1, 1024, 64), "bfloat16", H200, "flash_split", 4), ((4, 1, 1024, 64), "bfloat16", H200, "flash_split", 2), ((1, 1, 4096, 64), "float16", H200, "flash_split", 4),
+        ((1, 1, 256, 128), "bfloat16", H200, "flash_split", 4), ((1, 12, 1024, 64), "bfloat16", H200, "flash_warpgroup", 1), ((1, 1, 1000, 200), "bfloat16", H200, "flash_split", 4),
+        ((1, 1, 1024, 32), "bfloat16", H200, "flash", 1), ((1, 1, 1024, 64), "bfloat16", A100, "flash", 1),
+        ((1, 1, 1024, 64), "float32", H200, "flash_cluster", 4), ((1, 4, 1024, 64), "float32", H200, "flash_cluster", 2), ((4, 4, 512, 64), "float32", H200, "flash", 1),
+        ((1, 1, 2120, 128), "float32", H200, "flash_cluster", 2), ((1, 1, 1024, 64), "float32", A100, "flash", 1),
+    ],
+)  # fmt: skip
+def test_blocks_share_the_tokens_of_few_heads(sizes, dtype, device, kernel, split):
+    module, sizes = module_of("padded_attention"), dict(zip("BHTD", sizes, strict=True))
+    case = make_case(KERNELS["padded_attention"], sizes, dtype)
+    own = module.config(case, "flash", device)
+    (launch,) = module.launches(case, "flash", device, own)
+    tiles = sizes["B"] * sizes["H"] * -(-sizes["T"] // own["BLOCK_M"])
+    assert (launch.program.name.partition("<")[0], own["SPLIT"], launch.grid) == (kernel, split, tiles * split)
+    assert module.fits(case, "flash", device, own | {"SPLIT": 3})
+
+
+@pytest.mark.parametrize(
     ("T", "D", "rows", "stages", "grid"),
     [
         (8192, 64, 64, 3, 128 * 4), (2000, 64, 32, 2, 63 * 4), (1500, 64, 16, 2, 94 * 4), (3000, 64, 64, 3, 47 * 4), (4096, 256, 64, 3, 2 * 64 * 4), (3001, 100, 64, 2, 47 * 4),
@@ -73,10 +94,9 @@ def test_rows_that_are_no_whole_vectors_are_copied_for_hoppers_attention(D, T, d
         ]
         assert bool(copy) == bool(pitch)
         if copy:
-            assert (first.program.name.split("<")[0], first.overlaps) == (
-                {1: "flash_warpgroup", 2: "query_gradients_warpgroup"}[behind],
-                True,
-            )
+            few = {1: "flash_split", 2: "query_gradients_warpgroup"}[behind]
+            many = few.replace("split", "warpgroup")
+            assert (first.program.name.split("<")[0], first.overlaps) == (few if T == 128 else many, True)
             assert copy[0].program.name == f"whole_rows<{dtype}, {tensors}, {pitch}, 4>" and not copy[0].overlaps
             vectors = 16 * T * pitch // 8
             assert 0 <= copy[0].grid // tensors * 1024 - vectors < 1024

@@ -133,7 +133,7 @@ def fits(case, device, config):
 
 def _forward_config(case, device, config):
     if config["queries_KERNEL"] == "warpgroup":
-        return flash.config(case, device)
+        return flash.alone(case, device)
     return {"KERNEL": _kernel(case)} | attention.flash_config(case, device)
 
 

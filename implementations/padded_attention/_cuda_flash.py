@@ -1,12 +1,13 @@
-"""padded_attention's flash in CUDA C++: its kernels by KERNEL, `warpgroup` on Hopper, and their tiles. Rows that are no whole vectors, which the
-copy engine does not take, a launch before it copies to such. Backward modes launch it too, and have the logarithms of each row's sum of
-exponentials left.
+"""padded_attention's flash in CUDA C++: its kernels by KERNEL, `warpgroup` on Hopper, and their tiles. Of few heads of few rows SPLIT blocks, a
+cluster, share the tokens of a tile. Rows that are no whole vectors, which the copy engine does not take, a launch before it copies to such.
+Backward modes launch it too, and have the logarithms of each row's sum of exponentials left; no blocks share tokens there.
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
-from implementations._shared.cuda import attention
+from implementations._shared.cuda import attention, flash_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, too_large
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
@@ -24,15 +25,31 @@ def skip(case, device):
     """Why no kernel can run the case, or None: rows of more than 128 elements are for warpgroups alone."""
     if not (wide := attention.too_wide(case)):
         return attention.skip_flash(case, device)
-    misfit = fits(case, device, _by_warpgroups(case, device))
+    misfit = _alone_fits(case, device, _by_warpgroups(case, device))
     return f"{wide}; {misfit}" if misfit else attention.skip_scores(case, device)
 
 
 def config(case, device):
+    """The config of a forward pass."""
+    own = alone(case, device)
+    by_warpgroups = own["KERNEL"] == "warpgroup"
+    shared = (
+        flash_split.config(_in_panels(case), device) if by_warpgroups else attention.shared_config(case, device)
+    ) or {}
+    return own | shared if shared.get("SPLIT", 1) > 1 else own | {"SPLIT": 1}
+
+
+def alone(case, device):
+    """The config where no blocks share tokens, without SPLIT."""
     chosen = _by_warpgroups(case, device)
-    if fits(case, device, chosen) is None:
+    if _alone_fits(case, device, chosen) is None:
         return chosen
-    return {"KERNEL": "simt" if is_ieee(case) else "tensor"} | attention.flash_config(case, device)
+    return {"KERNEL": _own_kernel(case)} | attention.flash_config(case, device)
+
+
+def _in_panels(case):
+    """The case with D as warpgroups have it."""
+    return replace(case, sizes={**case.sizes, "D": warpgroup_columns(case)})
 
 
 def _by_warpgroups(case, device):
@@ -53,10 +70,23 @@ def warpgroup(rows, tokens):
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
+    if config["SPLIT"] == 1 or config["KERNEL"] not in ("warpgroup", _own_kernel(case)):
+        return _alone_fits(case, device, config)
+    if config["KERNEL"] != "warpgroup":
+        return attention.flash_cluster_fits(case, device, config, config["SPLIT"])
+    tokens = max(config["BLOCK_M"], config["BLOCK_N"])
+    return not_of_warpgroups(case, device, tokens, LARGEST_D) or flash_split.fits(_in_panels(case), device, config)
+
+
+def _own_kernel(case):
+    return "simt" if is_ieee(case) else "tensor"
+
+
+def _alone_fits(case, device, config):
+    """The same where no blocks share tokens."""
     if config["KERNEL"] == "warpgroup":
         return no_warpgroups(case, device, config)
-    own = "simt" if is_ieee(case) else "tensor"
-    if config["KERNEL"] != own:
+    if config["KERNEL"] != (own := _own_kernel(case)):
         return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
     return attention.flash_fits(case, device, config)
 
@@ -65,7 +95,8 @@ def no_warpgroups(case, device, config):
     """Why flash_warpgroup cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
     tile = config["BLOCK_M"], config["BLOCK_N"]
     known = WARPGROUP_TILES.get(warpgroup_columns(case))
-    if known and (tile not in known or {**config, "num_stages": 2} != warpgroup(*tile)):
+    own = {name: value for name, value in config.items() if name != "SPLIT"}
+    if known and (tile not in known or {**own, "num_stages": 2} != warpgroup(*tile)):
         tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in known)
         return (
             f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N, for D={case.sizes['D']}: {tiles}; "
@@ -152,13 +183,17 @@ def launch(case, config, logarithms=False):
     B, H, T = case.size("B", "H", "T")
     dtypes = *(case.dtype,) * 3, "int32", case.dtype, *(("float32",) if logarithms else ())
     suffix, kind = ("_logarithms", "_backward") if logarithms else ("", "")
+    split = config.get("SPLIT", 1)
     if config["KERNEL"] != "warpgroup":
-        return attention.flash(FOLDER / f"cuda{kind}.cu", case, config, dtypes, kernel=f"flash{suffix}")
+        return attention.flash(FOLDER / f"cuda{kind}.cu", case, config, dtypes, f"flash{suffix}", split)
     file = FOLDER / (f"cuda{kind}_hopper.cu" if logarithms else "cuda.cu")
     rows, tokens, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
-    tile = rows_are_aligned(case, case.sizes["D"]), warpgroup_columns(case), rows, tokens, stages
-    program = instance(file, f"flash_warpgroup{suffix}", TYPES[case.dtype], *tile)
-    boxes = (1, rows, 64), (1, tokens, 64), (1, tokens, 64)
-    return Launch(
-        program, B * H * -(-T // rows), rows * 2 + 128, warpgroup_bytes(case, config), dtypes=dtypes, boxes=boxes
-    )
+    boxes, grid = ((1, rows, 64), (1, tokens, 64), (1, tokens, 64)), B * H * -(-T // rows) * split
+    if split > 1:
+        tile, memory = (rows, tokens, stages, split, case.sizes["D"]), flash_split.memory(_in_panels(case), config)
+        program = instance(file, "flash_split", TYPES[case.dtype], warpgroup_columns(case), *tile)
+    else:
+        tile, memory = (rows, tokens, stages), warpgroup_bytes(case, config)
+        aligned = rows_are_aligned(case, case.sizes["D"])
+        program = instance(file, f"flash_warpgroup{suffix}", TYPES[case.dtype], aligned, warpgroup_columns(case), *tile)
+    return Launch(program, grid, rows * 2 + 128, memory, dtypes=dtypes, boxes=boxes)

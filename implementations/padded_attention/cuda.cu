@@ -2,6 +2,8 @@
 //
 //   flash       tiles of tokens with a running maximum: flash.cuh.
 //   flash_warpgroup   the same on Hopper: hopper/flash.cuh.
+//   flash_cluster, flash_split    the same of few heads of few rows: the blocks of a cluster share the tokens of a tile of rows (flash_cluster.cuh, and
+//               by warpgroups hopper/flash_split.cuh).
 //   whole_rows  before it, q, k and v in rows of whole vectors, which the copy engine wants; of backward modes dy.
 //   whole_row   a block has 16 rows. It goes through k once and keeps all scores in shared memory, each where the lane that
 //               summed it will read it; then, with the maximum of the whole row, through v. Nothing is ever rescaled.
@@ -10,8 +12,8 @@
 // tiles that none of its rows sees. Long rows, the last ones of a head, begin first. Rows are `pitch` elements apart in q, k and
 // v, D in y. ALIGNED promises that rows begin at multiples of 16 bytes and hold whole vectors,
 // in flash_warpgroup those of y.
-#include "_shared/cuda/flash.cuh"
-#include "_shared/cuda/hopper/flash.cuh"
+#include "_shared/cuda/flash_cluster.cuh"
+#include "_shared/cuda/hopper/flash_split.cuh"
 
 #if __CUDA_ARCH__ >= 900
 template <typename T, bool ALIGNED, int DP, int BM, int KEYS, int STAGES>
@@ -20,6 +22,30 @@ __global__ void __launch_bounds__(BM * 2 + 128, ATTENTION_BLOCKS<DP, BM>)
                     const __grid_constant__ TensorMap v, const int* __restrict__ n_padd, T* __restrict__ y, long long heads,
                     long long tokens, long long D, long long, float scale) {
     flash_warpgroup_tile<T, DP, BM, KEYS, STAGES, ALIGNED>(q, k, v, n_padd, y, nullptr, heads, tokens, D, scale);
+}
+
+// q, k and v of a head.
+template <int DP, int BM, int KEYS>
+struct OfHead {
+    const TensorMap &q, &k, &v;
+    int head;
+
+    __device__ __forceinline__ void prefetch() const { ::prefetch(q), ::prefetch(k), ::prefetch(v); }
+    __device__ __forceinline__ void rows(unsigned to, int first, unsigned barrier) const { load_panels<DP, BM>(to, q, first, head, barrier); }
+    __device__ __forceinline__ void tokens(unsigned to, int values, int first, unsigned barrier) const {
+        load_panels<DP, KEYS>(to, values ? v : k, first, head, barrier);
+    }
+};
+
+template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT, int COLUMNS>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, ATTENTION_BLOCKS<DP, BM>)
+    flash_split(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
+                const int* __restrict__ n_padd, T* __restrict__ y, long long heads, long long tokens, long long, long long, float scale) {
+    int tiles = (static_cast<int>(tokens) + BM - 1) / BM, number = static_cast<int>(blockIdx.x) / SPLIT, head = number / tiles;
+    int first = (tiles - 1 - number % tiles) * BM;  // long rows begin first
+    OfHead<DP, BM, KEYS> source{q, k, v, head};
+    flash_split_tile<T, DP, BM, KEYS, STAGES, SPLIT, COLUMNS>(source, first, n_padd + head / heads, y + head * tokens * COLUMNS,
+                                                             static_cast<int>(tokens), scale);
 }
 #endif
 

@@ -1,6 +1,7 @@
 """padded_attention in CUDA C++ (cuda.cu, which describes the algorithms), one launch in either variant.
 
-flash: blocks of tokens with a running maximum; on Hopper a launch before it copies rows of 16 bits that are no whole vectors. whole_row: all scores of 16 rows in shared memory, for short sequences.
+flash: blocks of tokens with a running maximum, which on Hopper the blocks of a cluster share where there are few rows; a launch before it copies rows of
+16 bits that are no whole vectors. whole_row: all scores of 16 rows in shared memory, for short sequences.
 The backward modes are flash's: two launches, or three (_cuda_backward.py).
 """
 
@@ -37,7 +38,7 @@ EXPECT = (
 TUNABLES = {
     "flash": {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128, 192), "BLOCK_N": (16, 32, 64, 128, 256),
-        "WARPS_M": (1, 2, 4, 8, 12), "WARPS_N": (1, 2, 4, 8), "num_stages": (2, 3, 4),
+        "WARPS_M": (1, 2, 4, 8, 12), "WARPS_N": (1, 2, 4, 8), "num_stages": (2, 3, 4), "SPLIT": (1, 2, 4, 8),
         # those of the launches of mode=backward
         "queries_KERNEL": ("tensor", "warpgroup", "simt"), "tokens_KERNEL": ("tensor", "warpgroup", "simt"),
         "queries_BLOCK_M": (16, 32, 64, 128), "queries_BLOCK_N": (16, 32, 64, 128),

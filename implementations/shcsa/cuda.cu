@@ -56,11 +56,30 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     matmul_split<T, NK, BM, BN, STAGES, SPLIT, 1, false, false>(x, W, y, M, K, N, Bias<T>(b));
 }
 
+// q, k and v are parts of DP columns, in this order, of rows that lie as the Dense layer leaves them: of_rows is their tensor map in boxes of BM
+// rows, of_tokens in boxes of KEYS, 64 columns each.
+template <int DP, int BM, int KEYS>
+struct SideBySide {
+    const TensorMap &of_rows, &of_tokens;
+
+    __device__ __forceinline__ void prefetch() const { ::prefetch(of_rows), ::prefetch(of_tokens); }
+    __device__ __forceinline__ void rows(unsigned to, int first, unsigned barrier) const {
+#pragma unroll
+        for (int d = 0; d < DP; d += 64) tma_load(to + d * (BM * 2), of_rows, d, first, barrier);
+    }
+    __device__ __forceinline__ void tokens(unsigned to, int values, int first, unsigned barrier) const {
+#pragma unroll
+        for (int d = 0; d < DP; d += 64) tma_load(to + d * (KEYS * 2), of_tokens, (1 + values) * DP + d, first, barrier);
+    }
+};
+
 template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT, int COLUMNS>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, ATTENTION_BLOCKS<DP, BM>)
     flash_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap kv, const int* __restrict__ n_padd,
                     T* __restrict__ y, long long tokens, float scale) {
-    flash_split_tile<T, DP, BM, KEYS, STAGES, SPLIT, COLUMNS>(q, kv, n_padd, y, static_cast<int>(tokens), scale);
+    int first = (static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x)) / SPLIT * BM;  // long rows begin first
+    SideBySide<DP, BM, KEYS> source{q, kv};
+    flash_split_tile<T, DP, BM, KEYS, STAGES, SPLIT, COLUMNS>(source, first, n_padd, y, static_cast<int>(tokens), scale);
 }
 #endif
 

@@ -56,7 +56,6 @@ TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
 FLASH = ("padded_attention", "whole_rows")
 FILE = Path(__file__).with_suffix(".cu")
 SCORES = attention.AttentionTile(1, 4, 2, 32)  # 64 × 64, as cuda.cu has it
-SHARED = attention.AttentionTile(1, 1, 4, 16)  # of blocks that share the tokens of 16 rows
 DENSE_TILES = (*matmul.TILES, *(t for t in matmul.SIMT_SPLIT_TILES if (t.rows, t.columns) == (64, 64)))
 LANES, VECTORS = 128, 8  # that hold a row of att in `softmax`, and how many vectors of it each
 
@@ -115,14 +114,9 @@ def config(case, variant, device):
 
 
 def flash_config(case, device):
-    """The config of flash. The tokens of few rows are shared out to small blocks, of which a multiprocessor has two in float32."""
-    kind, T = {"KERNEL": "simt" if is_ieee(case) else "tensor"}, case.sizes["T"]
-    shared = kind | SHARED.config
-    blocks = -(-T // SHARED.rows)
-    splits = (n for n in (4, 2) if n * blocks <= 2 * multiprocessors(device) and n * SHARED.tokens <= T)
-    configs = (shared | {"SPLIT": n} for n in splits)
-    alone = kind | attention.flash_config(case, device) | {"SPLIT": 1}
-    return next((own for own in configs if flash_fits(case, device, own) is None), alone)
+    """The config of flash."""
+    kind = {"KERNEL": "simt" if is_ieee(case) else "tensor"}
+    return kind | (attention.shared_config(case, device) or attention.flash_config(case, device) | {"SPLIT": 1})
 
 
 def dense_config(case, device):

@@ -1,5 +1,5 @@
-"""The tiles of kernels on hopper/flash_split.cuh, and their launch: attention of one head, whose few tiles of rows leave most of the card
-idle unless blocks share the tokens of one.
+"""The tiles of kernels on hopper/flash_split.cuh, and their launch: attention of few heads, whose few tiles of rows leave most of the card
+idle unless blocks share the tokens of one. D is that of q, k and v as the copy engine brings them: whole panels.
 
 The tunables are those of attention.py with KERNEL=warpgroup, and SPLIT: so many blocks share the tokens of BLOCK_M rows.
 """
@@ -9,14 +9,18 @@ from implementations._shared.cuda.launch import TYPES, Launch, instance, too_lar
 from implementations._shared.gpu import multiprocessors
 
 ROWS, TOKENS, SPLITS, WIDTHS = (64, 128), (64, 128), (8, 4, 2, 1), (64, 128, 192, 256)
+# An H200 took for padded_attention in tiles of 64 tokens and of 128: 4.0 and 4.6 µs at 1×256×64, 5.9 and 5.6 at 1×1024×64; and by two blocks a tile and four: 18.0 and
+# 12.9 at 1×4096×64, 9.3 and 8.3 at 2×1500×64, but 7.7 and 9.7 at 4×1024×64
+FEW_TOKENS, MANY_TOKENS = 512, 1500
 
 
 def config(case, device):
-    """The config, or None where none fits: as many blocks as there are multiprocessors, but none without a tile of tokens."""
-    (T, D), sms = case.size("T", "D"), multiprocessors(device)
-    rows, tokens = warpgroup_rows(case, device), 64 if D > LARGEST_D else 128
+    """The config, or None where none fits: as many blocks as there are multiprocessors, of long rows twice as many."""
+    (B, H, T, D), sms = case.size("B", "H", "T", "D"), multiprocessors(device)
+    rows, tokens = warpgroup_rows(case, device, B * H), 64 if D > LARGEST_D or T < FEW_TOKENS else 128
+    most = 2 * sms if T >= MANY_TOKENS and D <= 64 else sms  # of 128 columns not compared
     # 8 blocks took 11.7 µs where 4 took 11.4: 1024 tokens of an H200's shcsa, published
-    split = next(s for s in SPLITS[1:] if s == 1 or (-(-T // rows) * s <= sms and s * tokens <= T))
+    split = next(s for s in SPLITS[1:] if s == 1 or (B * H * -(-T // rows) * s <= most and s * min(TOKENS) <= T))
     own = {
         "KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": tokens, "WARPS_M": rows // 16, "WARPS_N": 1, "num_stages": 2,
         "SPLIT": split,

@@ -1,14 +1,17 @@
-// Flash attention of one head of few rows on Hopper: SPLIT blocks of a cluster share the tokens that a tile of rows sees, each with a
-// running maximum and sum of its own, and each ends a part of the columns. q, k and v are parts of D = DP columns, in this order, of
-// rows that lie as a Dense layer leaves them: `rows` is their tensor map in boxes of BM rows, `tokens_of` in boxes of KEYS, 64 columns each.
-// y has the first COLUMNS of them; the others, which are zeros, make the rows of q, k and v whole.
+// Flash attention of few heads of few rows on Hopper: SPLIT blocks of a cluster share the tokens that a tile of rows sees, each with a
+// running maximum and sum of its own, and each ends a part of the columns. `source` has q, k and v brought, of DP columns in panels of 64:
+//
+//   prefetch()                           asks for its tensor maps
+//   rows(to, first, barrier)             BM rows of q
+//   tokens(to, values, first, barrier)   KEYS tokens of k, or of v where `values`
+//
+// The block's rows begin at `first`. y, of one head, has COLUMNS columns; the others, which are zeros, make the rows of q, k and v whole.
 #pragma once
 #include "_shared/cuda/hopper/exchange.cuh"
 #include "_shared/cuda/hopper/flash.cuh"
 
-template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT, int COLUMNS>
-__device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const TensorMap& tokens_of, const int* n_padd, T* y,
-                                                 int tokens, float scale) {
+template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT, int COLUMNS, typename Source>
+__device__ __forceinline__ void flash_split_tile(const Source& source, int first, const int* n_padd, T* y, int tokens, float scale) {
     using Tile = WarpgroupAttention<T, DP, BM, KEYS>;
     using Stages = Pipeline<2 * STAGES, Tile::STAGE>;  // as flash_warpgroup_tile's
     constexpr int PART = Tile::FD / SPLIT;             // fragments that a block ends
@@ -18,8 +21,7 @@ __device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const Te
     Stages pipeline(memory + Tile::Q_BYTES);
     Sums sums(memory, shared_address(memory) + Tile::Q_BYTES + Stages::BYTES);
     int own = static_cast<int>(blockIdx.x) % SPLIT;
-    int first = (static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x)) / SPLIT * BM;  // long rows begin first
-    if (threadIdx.x == 32) prefetch(rows), prefetch(tokens_of);
+    if (threadIdx.x == 32) source.prefetch();
     wait_for_previous_launch();
     int end = min(first + BM, tokens), padding = *n_padd;  // which comes while barriers are initialised
     if (threadIdx.x == 0) {
@@ -36,11 +38,8 @@ __device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const Te
 #pragma unroll 1
             for (int i = 0; i < 2 * (to - from); ++i) {
                 unsigned stage = pipeline.producer_acquire_for_tma(i, i == 0 ? Tile::Q_BYTES : 0), barrier = pipeline.full(i);
-#pragma unroll
-                for (int d = 0; d < DP && i == 0; d += 64) tma_load(shared_address(memory) + d * (BM * 2), rows, d, first, barrier);
-#pragma unroll
-                for (int d = 0; d < DP; d += 64)
-                    tma_load(stage + d * (KEYS * 2), tokens_of, (1 + i % 2) * DP + d, begin + i / 2 * KEYS, barrier);
+                if (i == 0) source.rows(shared_address(memory), first, barrier);
+                source.tokens(stage, i % 2, begin + i / 2 * KEYS, barrier);
             }
         }
         cluster_meet<SPLIT>();  // with the consumers

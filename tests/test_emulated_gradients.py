@@ -72,6 +72,7 @@ APART = OF_GRADIENTS | {"KERNEL": "apart"}
         ({"M": 70, "K": 45, "N": 75, "R": 6}, {"activation": "silu", "w_layout": "nk"}, "float32", {}),
         ({"M": 70, "K": 24, "N": 517, "R": 61}, {}, "bfloat16", {}),  # two blocks share N
         ({"M": 520, "K": 131, "N": 140, "R": 17}, {}, "bfloat16", OF_GRADIENTS),  # blocks share M of what is narrow
+        ({"M": 203, "K": 133, "N": 131, "R": 5}, {"activation": "silu"}, "tf32", OF_GRADIENTS),  # dz and x are turned
         # a launch for each product: tiles with rows and columns to spare; a cluster that shares the depth of dx
         ({"M": 131, "K": 70, "N": 75, "R": 5}, {"activation": "tanh"}, "float32", APART | {"dW_BLOCK_M": 64, "dW_BLOCK_N": 64}),
         ({"M": 267, "K": 70, "N": 139, "R": 17}, {"w_layout": "nk"}, "float32", APART | {"dx_BLOCK_M": 32, "dx_BLOCK_N": 64, "dx_CLUSTER": 4}),
@@ -79,7 +80,8 @@ APART = OF_GRADIENTS | {"KERNEL": "apart"}
 )  # fmt: skip
 def test_gradients_of_an_adapter_read_rows_filled_up(run_cells, kernels, sizes, options, dtype, config):
     """And write those of the gradients as they are."""
-    case = make_case(kernels["lora_linear"], sizes, dtype, options=options, mode="backward")
+    of_floats = ("float32", "tf32") if dtype == "tf32" else (dtype,)
+    case = make_case(kernels["lora_linear"], sizes, *of_floats, options=options, mode="backward")
     (record,) = run_cells([Cell(case, "cuda", "two_launches", config=config)])
     assert record.status == "ok", record.reason
 

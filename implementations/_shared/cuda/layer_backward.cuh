@@ -11,7 +11,7 @@
 //                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do. Rows of
 //                       x, W and dz are filled up to whole vectors
 //   inputs_…, weights_…  a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K): where none of these is possible
-//   turned_operands     before them, of floats that are multiplied as tf32: dz and x with rows as columns
+//   turned_operands     before them, of floats that are multiplied as tf32: dz and x with rows as columns (weights.cuh)
 //
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.
 #pragma once
@@ -74,41 +74,6 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
                   long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
     matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
-}
-
-// dz (M, N) and x (M, K) with rows as columns: N and K rows of `pitch` elements, M filled up to whole vectors with zeros. A block turns a square.
-template <bool DZ_ALIGNED, bool X_ALIGNED>
-__global__ void __launch_bounds__(256)
-    turned_operands(const float* __restrict__ dz, const float* __restrict__ x, float* __restrict__ dz_turned, float* __restrict__ x_turned, long long M,
-           long long K, long long N, long long pitch) {
-    wait_for_previous_launch();
-    constexpr int SIDE = 64, VECTORS = SIDE / 4;  // of a row of the square
-    __shared__ float square[SIDE][SIDE + 1];
-    long long down = (pitch + SIDE - 1) / SIDE, of_dz = down * ((N + SIDE - 1) / SIDE);
-    bool is_dz = blockIdx.x < of_dz;
-    long long index = is_dz ? blockIdx.x : blockIdx.x - of_dz, columns = is_dz ? N : K, m0 = index % down * SIDE, n0 = index / down * SIDE;
-    const float* from = is_dz ? dz : x;
-    float* to = is_dz ? dz_turned : x_turned;
-#pragma unroll
-    for (int i = 0; i < SIDE * VECTORS / 256; ++i) {
-        int at = i * 256 + threadIdx.x, row = at / VECTORS, column = at % VECTORS * 4;
-        const float* there = from + (m0 + row) * columns + n0 + column;
-        int count = m0 + row < M ? static_cast<int>(min(columns - n0 - column, 4LL)) : 0;
-        Vector<float> v;
-        if (is_dz ? DZ_ALIGNED : X_ALIGNED) v = load_part<true>(there, count);
-        else v = load_part<false>(there, count);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) square[row][column + e] = v.at[e];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < SIDE * VECTORS / 256; ++i) {
-        int at = i * 256 + threadIdx.x, column = at / VECTORS, row = at % VECTORS * 4;
-        Vector<float> v;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) v.at[e] = square[row + e][column];
-        if (n0 + column < columns && m0 + row < pitch) store_part<true>(to + (n0 + column) * pitch + m0 + row, v, 4);
-    }
 }
 
 // The sums of a tile to y, whose rows are no whole vectors: neighbouring lanes store neighbouring elements, or pairs. Of vectors that are stored

@@ -8,7 +8,7 @@ tunables are those of the way's launches: both_…, beside_…, few_…, or dx_�
 import math
 from dataclasses import replace
 
-from implementations._shared.cuda import linear_gradients, matmul, matmul_choice, matmul_split, matmul_turned
+from implementations._shared.cuda import linear_gradients, matmul, matmul_choice, matmul_split, matmul_turned, weights
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
 from implementations._shared.gpu import (
     clusters_at_once,
@@ -19,8 +19,7 @@ from implementations._shared.gpu import (
     shared_memory,
 )
 
-THREADS = 256  # of a block that makes some of dz, or turns it
-SIDE = 64  # of a square that a block turns
+THREADS = 256  # of a block that makes some of dz
 INPUTS_TILES = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES + matmul.SIMT_SPLIT_TILES
 FEW_TILES = tuple(
     tile for tile in matmul.FEW_ROWS_TILES if tile.rows < 64
@@ -174,19 +173,9 @@ def fits(case, device, config):
 
 def _weights(case, device):
     """The case of a dW with a launch of its own, and its tiles."""
-    if turned := _of_turned(case, device):
+    if turned := weights.of_turned(case, device):
         return turned, matmul.WARPGROUP_TILES
     return matmul.gradients(whole_rows(case, device))["dW"], matmul.TENSOR_TILES
-
-
-def _of_turned(case, device):
-    """The case of dW where a launch turns its operands, so that Hopper's warpgroups multiply them as tf32: M is the depth, filled up to whole
-    vectors. Else None."""
-    if matmul.operand(case) != "tf32":
-        return None
-    rows, columns = linear_gradients.weights_shape(case)
-    own = matmul.product(case, rows, filled_up(case, case.sizes["M"]), columns, nk=True)
-    return own if matmul.multiplies_by_warpgroups(own, device) else None
 
 
 def _few_config(config):
@@ -304,18 +293,10 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
     chosen, dtypes = of_launch("dx", config), (*(matmul.operand(case),) * 2, *given, dtype)
     dx = matmul_turned.launch_of_any(file, "inputs", own["dx"], device, chosen, dtypes, (made_of,))
     dx, chosen = replace(dx, sizes=(across, down)), of_launch("dW", config)
-    if turned := _of_turned(case, device):
+    if turned := weights.of_turned(case, device):
         dW = matmul.launch(file, "weights", turned, device, chosen, dtypes=("tf32", "tf32", dtype))
-        return _turning(file, case, turned), dx, dW
+        return weights.turning(file, case, turned), dx, dW
     return dx, matmul.launch(file, "weights", own["dW"], device, chosen, dtypes=(dtype,) * 3, transposed=True)
-
-
-def _turning(file, case, turned):
-    """The launch that turns dz and x."""
-    (M, K, N), pitch = case.size("M", "K", "N"), turned.sizes["K"]
-    program = instance(file, "turned_operands", rows_are_aligned(case, N), rows_are_aligned(case, K))
-    grid = -(-pitch // SIDE) * (-(-N // SIDE) + -(-K // SIDE))
-    return Launch(program, grid, THREADS, dtypes=(case.dtype,) * 4, sizes=(M, K, N, pitch))
 
 
 def _few_launch(file, case, whole, config, made_of, dtypes, sizes):
@@ -359,16 +340,14 @@ def gradients(case, device, behind, rows, columns, parts=1):
     down = pulled_blocks(case, device, parts)[0]
     # n, rstd, parts of rows, parts of columns and db: which of them there are
     there = rows, rows, rows, columns and down > 1, columns
-    apart, turned = how == "apart", _of_turned(case, device)
+    apart, turned = how == "apart", weights.of_turned(case, device)
     first = 2 if apart else 4
     absent = [first + i for i, given in enumerate(there) if not given]
     if apart:
         own, (*of_turning, of_dx, of_dW) = matmul.gradients(case), behind
         inputs = of_dx.returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
-        weights = of_dW.returning({2: shape}, (turned or own["dW"]).size(*NUMBERS))
-        if turned:
-            (K, N), pitch = case.size("K", "N"), turned.sizes["K"]
-            turn = of_turning[0].returning({2: (N, pitch), 3: (K, pitch)})
+        weigh = of_dW.returning({2: shape}, (turned or own["dW"]).size(*NUMBERS))
+        turn = turned and weights.turned_by(of_turning[0], case, turned)
     else:
         made = {9: case.size("M", "K"), 10: shape}
         if behind[0].exchange:
@@ -384,7 +363,7 @@ def gradients(case, device, behind, rows, columns, parts=1):
             dz_turned, x_turned = turn(dz, x)
             operands = (dz_turned, x_turned) if nk else (x_turned, dz_turned)
         if apart:
-            return inputs(dz, W, *given), weights(*operands)
+            return inputs(dz, W, *given), weigh(*operands)
         return both(dz, W, *operands, *given, *([] if flags is None else [flags]))[:2]
 
     return call

@@ -10,7 +10,7 @@ import itertools
 import math
 from dataclasses import replace
 
-from implementations._shared.cuda import lora, matmul, matmul_choice, matmul_split
+from implementations._shared.cuda import lora, matmul, matmul_choice, matmul_split, weights
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed, too_large
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
@@ -39,6 +39,8 @@ def filled_products(case):
     """The cases of the products as launches of their own read them. M, which is the K of dW, lies across the rows of both of its operands: any will do."""
     own = matmul.gradients(filled(case))
     dW = own["dW"]
+    if matmul.operand(case) == "tf32":
+        dW = matmul.turned(dW)  # by a launch before (weights.py)
     return own | {"dW": replace(dW, sizes={**dW.sizes, "K": filled_up(case, dW.sizes["K"])})}
 
 
@@ -294,14 +296,18 @@ def _of_each(of, config):
 
 
 def _launch_of_each(file, case, device, config):
-    """dx, dW and `narrow`."""
-    own, dtype = filled_products(case), case.dtype
+    """dx, dW, before which tf32 has its operands turned, and `narrow`."""
+    own, dtype, operand = filled_products(case), case.dtype, matmul.operand(case)
     of_dx, of_dW = (_of_each(of, config) for of in own)
-    dx = matmul.launch(file, "inputs", own["dx"], device, of_dx, dtypes=(dtype,) * 5)
-    dW = matmul.launch(file, "weights", own["dW"], device, of_dW, dtypes=(dtype,) * 3, transposed=True)
+    turned = operand == "tf32"
+    dx = matmul.launch(file, "inputs", own["dx"], device, of_dx, dtypes=(*(operand,) * 4, dtype))
+    dW = matmul.launch(
+        file, "weights", own["dW"], device, of_dW, dtypes=(operand, operand, dtype), transposed=not turned
+    )
     if dx.boxes:  # the adapter's, too
         dx = replace(dx, boxes=(*dx.boxes, *matmul.boxes(case, of_dx["BLOCK_M"], of_dx["BLOCK_N"] // of_dx["CLUSTER"])))
-    return dx, dW, _narrow(file, case, device)
+    before = (weights.turning(file, filled(case), own["dW"]),) if turned else ()
+    return *before, dx, dW, _narrow(file, case, device)
 
 
 def _narrow(file, case, device):
@@ -412,9 +418,12 @@ def _bound(case, described, whole):
         more = (filled_up(case, K), of_dz[1]) if whole else ()
         large = steps[0].returning(dict(enumerate(((M, K), of_W, *adapter), 7)), (*sizes, *more))
     else:
-        inputs, weights, narrow = steps
+        *of_turning, inputs, weigh, narrow = steps
         inputs = inputs.returning({4: (M, K)}, (M, N, K, R))
-        weights = weights.returning({2: of_W}, (N, M, K) if nk else (K, M, N))
+        of_dW = filled_products(case)["dW"]
+        turn = of_turning and weights.turned_by(of_turning[0], filled(case), of_dW)
+        depth = of_dW.sizes["K"] if turn else M
+        weigh = weigh.returning({2: of_W}, (N, depth, K) if nk else (K, depth, N))
         narrow = narrow.returning(dict(enumerate(adapter, 5)), sizes)
 
     def call(dy, x, scale, W, A, B, xa, z=None):
@@ -424,7 +433,8 @@ def _bound(case, described, whole):
             return large(dz, W, x, A, B, xa, scale)
         if len(steps) == 1:
             return large(dz, W, x, A, xa, scale, *dxa)
-        dx, dW = inputs(dz, W, *dxa, A), weights(dz, x) if nk else weights(x, dz)
+        of_dz, of_x = turn(dz, x) if turn else (dz, x)
+        dx, dW = inputs(dz, W, *dxa, A), weigh(of_dz, of_x) if nk else weigh(of_x, of_dz)
         return dx, dW, *narrow(x, *dxa, dz, xa, scale)
 
     return call

@@ -25,3 +25,38 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
     matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, GivenRows, Producer, !NK>(x, W, y, M, K, N, Stored{});
 }
 #endif
+
+// dz (M, N) and x (M, K) with rows as columns: N and K rows of `pitch` elements, M filled up to whole vectors with zeros. A block turns a square.
+template <bool DZ_ALIGNED, bool X_ALIGNED>
+__global__ void __launch_bounds__(256)
+    turned_operands(const float* __restrict__ dz, const float* __restrict__ x, float* __restrict__ dz_turned, float* __restrict__ x_turned, long long M,
+           long long K, long long N, long long pitch) {
+    wait_for_previous_launch();
+    constexpr int SIDE = 64, VECTORS = SIDE / 4;  // of a row of the square
+    __shared__ float square[SIDE][SIDE + 1];
+    long long down = (pitch + SIDE - 1) / SIDE, of_dz = down * ((N + SIDE - 1) / SIDE);
+    bool is_dz = blockIdx.x < of_dz;
+    long long index = is_dz ? blockIdx.x : blockIdx.x - of_dz, columns = is_dz ? N : K, m0 = index % down * SIDE, n0 = index / down * SIDE;
+    const float* from = is_dz ? dz : x;
+    float* to = is_dz ? dz_turned : x_turned;
+#pragma unroll
+    for (int i = 0; i < SIDE * VECTORS / 256; ++i) {
+        int at = i * 256 + threadIdx.x, row = at / VECTORS, column = at % VECTORS * 4;
+        const float* there = from + (m0 + row) * columns + n0 + column;
+        int count = m0 + row < M ? static_cast<int>(min(columns - n0 - column, 4LL)) : 0;
+        Vector<float> v;
+        if (is_dz ? DZ_ALIGNED : X_ALIGNED) v = load_part<true>(there, count);
+        else v = load_part<false>(there, count);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) square[row][column + e] = v.at[e];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SIDE * VECTORS / 256; ++i) {
+        int at = i * 256 + threadIdx.x, column = at / VECTORS, row = at % VECTORS * 4;
+        Vector<float> v;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) v.at[e] = square[row + e][column];
+        if (n0 + column < columns && m0 + row < pitch) store_part<true>(to + (n0 + column) * pitch + m0 + row, v, 4);
+    }
+}

@@ -1,0 +1,34 @@
+"""The launches of weights.cuh that dW = xᵀ @ dz takes as tf32, which Hopper's warpgroups read by rows of its depth M alone: one turns dz and x before.
+
+`case` is one of x (M, K) with W (K, N) or (N, K).
+"""
+
+from implementations._shared.cuda import matmul
+from implementations._shared.cuda.launch import Launch, instance
+from implementations._shared.cuda.linear_gradients import weights_shape
+from implementations._shared.gpu import filled_up, rows_are_aligned
+
+THREADS, SIDE = 256, 64  # of a block, and of the square that it turns
+
+
+def of_turned(case, device):
+    """The case of dW with turned operands, whose depth is M filled up to whole vectors; None where warpgroups do not multiply it so."""
+    if matmul.operand(case) != "tf32":
+        return None
+    rows, columns = weights_shape(case)
+    own = matmul.product(case, rows, filled_up(case, case.sizes["M"]), columns, nk=True)
+    return own if matmul.multiplies_by_warpgroups(own, device) else None
+
+
+def turning(file, case, turned):
+    """The launch of `file` that turns dz and x: (dz, x, dz turned, x turned)."""
+    (M, K, N), pitch = case.size("M", "K", "N"), turned.sizes["K"]
+    program = instance(file, "turned_operands", rows_are_aligned(case, N), rows_are_aligned(case, K))
+    grid = -(-pitch // SIDE) * (-(-N // SIDE) + -(-K // SIDE))
+    return Launch(program, grid, THREADS, dtypes=(case.dtype,) * 4, sizes=(M, K, N, pitch))
+
+
+def turned_by(launch, case, turned):
+    """A function of dz and x, which returns both turned."""
+    (K, N), pitch = case.size("K", "N"), turned.sizes["K"]
+    return launch.returning({2: (N, pitch), 3: (K, pitch)})

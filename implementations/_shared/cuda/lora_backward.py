@@ -18,8 +18,8 @@ THREADS, RANKS = 256, 4  # as in `few`
 FEW = 4096  # of elements of dxa: more of them share rows of dz and B in tiles
 NARROW_STAGES = 4  # of dA, dB and db
 NARROW_RESIDENT = 4  # blocks of them that a multiprocessor has at once
-# Rows from which warpgroups multiply, by bytes of an element: 300×2048→2048 took an H200 60.3 µs in tf32, by `tensor` 58.7, with 1000 rows 83 and 155
-MANY_ROWS = {2: 256, 4: 320}
+# Rows from which each product has a launch, and in tf32: 300×2048→2048 took an H200 60.3 µs by warpgroups, by `tensor` 58.7, with 1000 rows 83 and 155
+MANY_ROWS, MANY_ROWS_IN_TF32 = 256, 320
 MANY_PRODUCTS = 2**30  # the same: fewer are done before three launches have begun
 # Values of KERNEL with a launch for each product, and what multiplies there (matmul.py)
 EACH = {"warpgroup": "warpgroup", "apart": "simt"}
@@ -53,7 +53,8 @@ def config(case, device):
         return whole
     M, K, N = case.size("M", "K", "N")
     kernel = "apart" if is_ieee(case) else "warpgroup" if all(_by_warpgroups(case, device)) else None
-    if not kernel or M < MANY_ROWS[case.itemsize] or M * K * N < MANY_PRODUCTS:
+    many = MANY_ROWS_IN_TF32 if matmul.operand(case) == "tf32" else MANY_ROWS
+    if not kernel or M < many or M * K * N < MANY_PRODUCTS:
         return _one_launch(case, device)
     own, found = filled_products(case), {"KERNEL": kernel}
     for of in own:

@@ -22,9 +22,9 @@ IN_ONE = {
 # 1×13-512-256-64-16 to 8192×256-1024-512-128 in bfloat16, and on an H200 2.1 in 64-64-64 and 3.3 in 367-512-256-1; 3.5 in tf32 and 2.9 in IEEE float32
 ONE_LAUNCH = {2: 2.8, 4: 3.0}
 ODD = 2  # times that where hidden layers have no whole vectors: 37×13-131-67-5 in bfloat16 20.1 µs, with a launch for each layer 9.0
-# Rows up to which KERNEL=few_rows may be faster than layers: 128×13-512-256-64-16 took an H200 8.8 µs, by layers 10.3; with 256 rows 14.3 and 15.8, but of
-# 200-200-200 8.5 and 6.3. In tf32, and in 16 bits on the tensor cores, it was slower: 10.1 and 8.8 µs, 9.0 and 8.6
-MOST_AT_ONCE = 128
+# Rows up to which KERNEL=few_rows may be faster than layers: 128×13-512-256-64-16 took an H200 8.8 µs, by layers 10.3; with 256 rows 14.3 and 15.8, with 512
+# 23.1 and 16.5. Kernels like it for tf32 and 16 bits were slower than layers: 10.1 and 8.8 µs, 9.0 and 8.6
+MOST_AT_ONCE = 256
 # where 16 rows of the widest layers do not fit in shared memory: what a config has for those who set another KERNEL
 TOO_WIDE = {"BLOCK_M": 16, "BLOCK_N": 128, "CLUSTER": 1, "num_stages": 2}
 

@@ -54,7 +54,7 @@ def config(case, device):
     M, K, N = case.size("M", "K", "N")
     kernel = "apart" if is_ieee(case) else "warpgroup" if all(_by_warpgroups(case, device)) else None
     many = MANY_ROWS_IN_TF32 if matmul.operand(case) == "tf32" else MANY_ROWS
-    if not kernel or M < many or M * K * N < MANY_PRODUCTS:
+    if not kernel or many > M or M * K * N < MANY_PRODUCTS:
         return _one_launch(case, device)
     own, found = filled_products(case), {"KERNEL": kernel}
     for of in own:

@@ -348,14 +348,16 @@ def _tunables(literal: Any, variants: Mapping[str, Any]) -> dict[str, dict[str, 
     found: dict[str, dict[str, tuple[Tunable, ...]]] = {}
     entries: Iterable[tuple[Any, Any]] = literal.items() if isinstance(literal, dict) else [(None, None)]
     for key, given in entries:
-        own = {name: v for names, v in given.items() for name in _each(names)} if isinstance(given, dict) else given
+        pairs = [(name, v) for names, v in given.items() for name in _each(names)] if isinstance(given, dict) else []
+        own, named = dict(pairs) if isinstance(given, dict) else given, [name for name, _ in pairs]
         for variant in _each(key):
             if variant not in variants or not maps(own, are_values):
                 example = '{"default": {"num_warps": (4, 8)}} or {("row", "online"): {"num_warps": (4, 8)}}'
                 raise ValueError(
                     f"TUNABLES must map variants to tunables with values, such as {example}; not {variant!r:.40}"
                 )
-            if twice := found.setdefault(variant, {}).keys() & own:
+            before = found.setdefault(variant, {})
+            if twice := [name for name in named if name in before or named.count(name) > 1]:
                 raise ValueError(f"TUNABLES names {min(twice)} of {variant} twice; one of them is enough")
             found[variant] |= own
     return found

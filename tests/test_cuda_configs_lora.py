@@ -99,6 +99,15 @@ def test_lora_in_tf32_multiplies_by_warpgroups_what_prepare_has_turned(sizes, de
     assert found.dtypes[:6] == (*("tf32" if found.boxes else "float32",) * 4, "float32", "float32")
 
 
+@pytest.mark.parametrize(("rows", "precision", "of_each"), [(255, "ieee", False), (256, "ieee", True), (300, "tf32", False), (320, "tf32", True), (300, "", True)])  # fmt: skip
+def test_loras_gradients_of_many_rows_have_a_launch_for_each_product(rows, precision, of_each):
+    case = make_case(KERNELS["lora_linear"], {"M": rows, "K": 2048, "N": 2048, "R": 16}, *(("float32", precision) if precision else ("bfloat16",)), mode="backward")  # fmt: skip
+    module = module_of("lora_linear")
+    launches = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
+    names = [launch.program.name.partition("<")[0] for launch in launches]
+    assert ("products" not in names) == of_each and ("turned_operands" in names) == (of_each and precision == "tf32")
+
+
 @pytest.mark.parametrize(
     ("M", "device", "tile", "cluster", "schedule"),
     [

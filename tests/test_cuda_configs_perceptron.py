@@ -37,7 +37,9 @@ def test_wide_layers_of_an_mlp_are_launches_of_their_own(layout):
         (small | {"M": 4096}, "warpgroup"),
     ):
         case = make_case(KERNELS["fused_mlp"], sizes, "bfloat16", options={"w_layout": layout})
-        assert module.config(case, "default", H200)["KERNEL"] == kernel
+        own = module.config(case, "default", H200)
+        assert own["KERNEL"] == kernel
+        assert module.fits(case, "default", H200, own | {"KERNEL": "layers"}) is None
 
 
 @pytest.mark.parametrize("layout", ["kn", "nk"])

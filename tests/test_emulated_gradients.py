@@ -70,6 +70,7 @@ APART = OF_GRADIENTS | {"KERNEL": "apart"}
         ({"M": 3, "K": 45, "N": 301, "R": 5}, {}, "bfloat16", {"KERNEL": "whole"}),
         ({"M": 20, "K": 70, "N": 331, "R": 16}, {"activation": "silu"}, "float16", {"KERNEL": "whole"}),
         ({"M": 70, "K": 45, "N": 75, "R": 6}, {"activation": "silu", "w_layout": "nk"}, "float32", {}),
+        ({"M": 16, "K": 64, "N": 77, "R": 16}, {"w_layout": "nk"}, "float32", {}),  # few rows, where rows of B are no whole vectors
         ({"M": 70, "K": 24, "N": 517, "R": 61}, {}, "bfloat16", {}),  # two blocks share N
         ({"M": 520, "K": 131, "N": 140, "R": 17}, {}, "bfloat16", OF_GRADIENTS),  # blocks share M of what is narrow
         ({"M": 203, "K": 133, "N": 131, "R": 5}, {"activation": "silu"}, "tf32", OF_GRADIENTS),  # dz and x are turned

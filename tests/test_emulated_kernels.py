@@ -194,38 +194,18 @@ CONFIGS = [
 OF_WARPGROUPS = {"KERNEL": "warpgroup", "BLOCK_M": 64, "BLOCK_N": 64, "WARPS_M": 4, "WARPS_N": 1, "num_stages": 2}
 OF_WARPS = {"BLOCK_M": 16, "BLOCK_N": 64, "WARPS_M": 1, "WARPS_N": 4, "num_stages": 2}
 CONFIGS += [  # blocks of a cluster that share tokens, of which some have none
-    (
-        "padded_attention",
-        {"B": 2, "H": 1, "T": 150, "D": 72},
-        "flash",
-        "bfloat16",
-        "ieee",
-        OF_WARPGROUPS | {"SPLIT": 4},
-    ),
-    (
-        "padded_attention",
-        {"B": 1, "H": 2, "T": 133, "D": 131},
-        "flash",
-        "float16",
-        "ieee",
-        OF_WARPGROUPS | {"SPLIT": 2},
-    ),
+    ("padded_attention", {"B": 2, "H": 1, "T": 150, "D": 72}, "flash", "bfloat16", "ieee", OF_WARPGROUPS | {"SPLIT": 4}),
+    ("padded_attention", {"B": 1, "H": 2, "T": 133, "D": 131}, "flash", "float16", "ieee", OF_WARPGROUPS | {"SPLIT": 2}),
     ("padded_attention", {"B": 2, "H": 2, "T": 90, "D": 20}, "flash", "float32", "ieee", OF_WARPS | {"SPLIT": 4}),
-    (
-        "padded_attention",
-        {"B": 2, "H": 1, "T": 150, "D": 37},
-        "flash",
-        "bfloat16",
-        "ieee",
-        OF_WARPS | {"KERNEL": "tensor", "SPLIT": 8},
-    ),
-]
+    ("padded_attention", {"B": 2, "H": 1, "T": 150, "D": 37}, "flash", "bfloat16", "ieee", OF_WARPS | {"KERNEL": "tensor", "SPLIT": 8}),
+]  # fmt: skip
 OF_MODEL = {"F": 5, "V": 50, "D": 7, "LAYERS": 3, "N0": 13, "N1": 67, "N2": 40, "N3": 1, "P1": 41, "P2": 19}
 OF_LATENCY = {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 64, "CLUSTER": 4, "num_stages": 4}
 CONFIGS += [  # rows of the interaction behind one another, of no whole vectors; perceptrons in one launch
     ("dlrm", OF_MODEL | {"M": 20}, "modulus", "float32", "ieee", {f"{of}_{n}": v for of in ("bottom", "top") for n, v in OF_LATENCY.items()}),
     *(("dlrm", OF_MODEL | {"M": 20}, "modulus", dtype, "ieee", {f"{of}_KERNEL": kernel for of in ("bottom", "top")})
       for dtype, kernel in (("float32", "simt"), ("bfloat16", "tensor"))),
+    ("dlrm", OF_MODEL | {"M": 20, "N0": 77}, "modulus", "bfloat16", "ieee", {}),  # x is copied
 ]  # fmt: skip
 OF_DOTS = {"BLOCK_M": 1, "BLOCK_K": 128, "BLOCK_F": 128, "num_warps": 8}
 CONFIGS += [  # squares of both sides, bands, pieces of vectors and of a width, samples of a block, of dots on the tensor cores and beside them

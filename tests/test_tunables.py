@@ -111,6 +111,8 @@ def test_variants_share_tunables_and_have_others_of_their_own(tmp_path):
     constants = 'BACKEND = "torch"\nVARIANTS = {"a": (), "b": (), "c": ()}\n'
     file.write_text(constants + 'TUNABLES = {("a", "b"): {"x": (1, 2)}, "a": {"y": (3,)}}\n')
     assert discovery.read_implementation("double", file).tunables == {"a": {"x": (1, 2), "y": (3,)}, "b": {"x": (1, 2)}}
+    file.write_text(constants + 'TUNABLES = {"a": {("x", "y"): (1, 2), ("y", "z"): (3,)}}\n')
+    assert "TUNABLES names y of a twice" in discovery.read_implementation("double", file).broken
     file.write_text(constants + 'TUNABLES = {"a": {("x", "y"): (1, 2), "z": (3,)}}\n')
     assert discovery.read_implementation("double", file).tunables == {"a": {"x": (1, 2), "y": (1, 2), "z": (3,)}}
     file.write_text(constants + 'TUNABLES = {("a", "b"): {"x": (1, 2)}, "b": {"x": (3,)}}\n')

@@ -10,6 +10,7 @@ With `naive`, which compares every id with a whole list, a block has samples of 
 behind a copy of the known values.
 """
 
+from itertools import chain, islice
 from pathlib import Path
 
 from implementations._shared import dlrm
@@ -139,7 +140,7 @@ def _perceptron(case, name, device, config):
 
 
 def _launches_by_part(case, variant, device, config):
-    """The launches of each part: bottom, sparse, interaction and top, of which there may be none."""
+    """The launches of each part, in turn: bottom, sparse, interaction and top, of which there may be none."""
     bottom, sparse, top = _perceptron(case, "bottom", device, config), (), ()
     if looks_up_apart(case, variant):
         sparse = (lookup.launch(FILE, sparse_case(case), variant, of_launch("sparse", config)),)
@@ -147,23 +148,23 @@ def _launches_by_part(case, variant, device, config):
         top = _perceptron(case, "top", device, config)
     if is_outer(case):
         own = of_launch("outer", config)
-        return bottom, sparse, outer_product.launches(FILE, interaction_case(case), *first_layer(case), own), top
-    row, own = _row_of_interaction(case, config), of_launch("interaction", config)
-    interaction = interactions.launch(FILE, interaction_case(case), own, "" if sparse else variant, row)
-    return bottom, sparse, (interaction,), top
+        interaction = outer_product.launches(FILE, interaction_case(case), *first_layer(case), own)
+    else:
+        row, own = _row_of_interaction(case, config), of_launch("interaction", config)
+        interaction = (interactions.launch(FILE, interaction_case(case), own, "" if sparse else variant, row),)
+    parts = bottom, sparse, interaction, top
+    ordered = iter(in_turn(*chain(*parts)))
+    return [tuple(islice(ordered, len(part))) for part in parts]
 
 
 def launches(case, variant, device, config):
-    bottom, sparse, interaction, top = _launches_by_part(case, variant, device, config)
-    return in_turn(*bottom, *sparse, *interaction, *top)
+    return tuple(chain(*_launches_by_part(case, variant, device, config)))
 
 
 def build(case, variant, device, config):
     """call(dense (M, N0), ids (M, F), weights …) → (M, 1)."""
-    found, given_by_part = iter(launches(case, variant, device, config)), dlrm.parts_of(case)
-    bottom, sparse, interaction, top = (
-        [next(found) for _ in part] for part in _launches_by_part(case, variant, device, config)
-    )
+    bottom, sparse, interaction, top = _launches_by_part(case, variant, device, config)
+    given_by_part = dlrm.parts_of(case)
     parts, counts = dlrm.perceptrons(case), {}
     for name, part in parts.items():
         counts[name] = perceptron_layers.prepared_count(part, _pitch(case, name))

@@ -46,7 +46,7 @@ def _any(beside):
     return tuple(partial(_launches, beside, bottom, top) for bottom, top in product((0, 1, 2), (0, 1)))
 
 
-# with interaction=dot and three layers or more; naive copies the known values first, as published, and looks up apart
+# with interaction=dot; modulus_split and improved_split with three layers or more. naive copies the known values first, as published, and looks up apart
 LAUNCHES = {"modulus": _any(1), "improved": _any(1), "naive": _any(3), "modulus_split": 7, "improved_split": 7}
 
 

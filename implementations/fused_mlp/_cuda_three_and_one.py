@@ -58,7 +58,8 @@ def of_last(case, device):
 def clocks(case, device, config):
     """Clocks that both launches are expected to take."""
     last = layers.layer_clocks(layers.layers(case)[3].product, device, of_launch("layer4", config))
-    return perceptron_warpgroup.clocks(first(case), device, config) + WIDER_CLOCKS + last
+    wider = WIDER_CLOCKS if case.sizes["N3"] > 64 else 0
+    return perceptron_warpgroup.clocks(first(case), device, config) + wider + last
 
 
 def fits(case, device, config):
@@ -76,7 +77,7 @@ def launches(file, layers_file, case, device, config):
 
 
 def call(described, case):
-    """A function of x (M, N0), W1, b1, W2, b2, …, what layers.py has `prepared`, and this module, which returns (M, N4)."""
+    """A function of x (M, N0), W1, b1, W2, b2, …, what perceptron_layers.py has `prepared`, and this module, which returns (M, N4)."""
     one, product = perceptron_warpgroup.call(described[0], first(case)), layers.layers(case)[3].product
     end = described[1].returning({3: (case.sizes["M"], widths(case)[-1])}, product.size("M", "K", "N"), absent=(4,))
     places = [number for number in range(1, 5) if layers.is_prepared(case, number)]

@@ -70,11 +70,12 @@ def prepare(case, variant, x, *arrays):
 def config(case, variant, device):
     if in_registers := perceptron_warpgroup.config(case, device):
         return in_registers
-    choices, apart = perceptrons.choices(case, device), perceptron_layers.config(case, device)
-    if small := perceptron_warpgroup.of_tile(case, device):
-        choices.append((perceptron_warpgroup.clocks(case, device, small), apart | small))
-    if both := three_and_one.config(case, device):
-        choices.append((three_and_one.clocks(case, device, both), apart | both))
+    choices = perceptrons.choices(case, device)
+    _, layers = choices[0]  # for whoever sets KERNEL=layers
+    if one := perceptron_warpgroup.of_tile(case, device):
+        choices.append((perceptron_warpgroup.clocks(case, device, one), layers | one))
+    if two := three_and_one.config(case, device):
+        choices.append((three_and_one.clocks(case, device, two), layers | two))
     return perceptrons.fastest(choices)
 
 

@@ -7,7 +7,7 @@
 //   tile_warpgroup, counted_warpgroup    the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh), whose blocks
 //                                        share K where y has few tiles (normed_split), or make tiles of any multiple of 16 rows
-//                                        (normed_turned). On the float32 units (normed_simt, normed_few_rows) of rows that are shifted already.
+//                                        (normed_turned). Of float32, also on its units (normed_simt, normed_few_rows), rows are shifted already.
 //
 // Where the statistics come from. In one launch nobody reads x or W a second time:
 //   - `row` and `tile_simt` pass every element through registers anyway; they add it up there. `row_ring` adds x up first, while W comes.

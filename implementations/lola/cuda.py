@@ -4,7 +4,7 @@ row             one token; the product is a stream over W, whose rows `prepare` 
 multirow        a tile of rows; statistics, colsum(W) and product in one kernel
 multirow_ws     the same with colsum(W) summed once beforehand
 two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows. It also
-                copies x into rows of whole lines of L2 where K is odd, say; in IEEE float32 always, less a shift of each row
+                copies x into rows of whole lines of L2 where K is odd, say; of float32 always, less a shift of each row
 
 The backward modes are multirow's: two to four launches behind a forward call of one or two (_cuda_backward.py).
 """

@@ -1,6 +1,6 @@
 """padded_attention in CUDA C++ (cuda.cu, which describes the algorithms), one launch in either variant.
 
-flash: blocks of tokens with a running maximum, which on Hopper the blocks of a cluster share where there are few rows; a launch before it copies rows of
+flash: blocks of tokens with a running maximum, which the blocks of a cluster share where there are few rows (9.0 and later); a launch before it copies rows of
 16 bits that are no whole vectors. whole_row: all scores of 16 rows in shared memory, for short sequences.
 The backward modes are flash's: two launches, or three (_cuda_backward.py).
 """

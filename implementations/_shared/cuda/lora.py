@@ -98,7 +98,8 @@ def _fastest(case, device):
     """The fastest, by the estimates, of IEEE float32's tiles, or of tiles of few rows, or whole ones, of those whose K blocks share, and of turned ones; None where tiles of
     `tensor` are all."""
     if is_ieee(case):
-        return matmul_choice.config(product(case), device, matmul.FLOAT_TILES, schedules=SIMT_SCHEDULES)
+        tiles = matmul.FLOAT_TILES if _has_whole_rows_of_B(case) else matmul.SIMT_SPLIT_TILES
+        return matmul_choice.config(product(case), device, tiles, schedules=SIMT_SCHEDULES)
     own, found, by_warpgroups = product(case), None, multiplies_by_warpgroups(case, device)
     if few := matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES):
         found = few | {"SCHEDULE": "tiles"}
@@ -183,6 +184,11 @@ def prepares_B(case):
     return is_turned(case) or (is_prepared(case) and not rows_are_aligned(case, case.sizes["N"]))
 
 
+def _has_whole_rows_of_B(case):
+    """Whether rows of B as `up` reads it on the float32 units are whole vectors."""
+    return prepares_B(case) or rows_are_aligned(case, case.sizes["N"])
+
+
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
     own = config if variant == "fused" else of_launch("up", config)
@@ -197,6 +203,8 @@ def fits(case, variant, device, config):
         return matmul_turned.fits(product(case), device, own)
     if kernel == "split":
         return _split_fits(case, device, own)
+    if kernel == "few_rows" and not _has_whole_rows_of_B(case):
+        return f"up_KERNEL=few_rows copies whole vectors of 16 bytes, which rows of B do not have with N = {case.sizes['N']}"
     if kernel == "few_rows":
         return matmul.fits(few_rows_product(case), device, own, tiles=matmul.ALL_FEW_ROWS_TILES)
     if variant == "two_launches":
@@ -248,8 +256,7 @@ def launches(file, case, variant, device, config):
         boxes = up.boxes[0], up.boxes[1] if is_turned(case) else (matmul.slab(case), matmul.PANEL)
         return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))
     if not fused and own["KERNEL"] == "simt":
-        whole_rows = prepares_B(case) or rows_are_aligned(case, case.sizes["N"])  # of B
-        arguments = activation, whole_rows
+        arguments = activation, _has_whole_rows_of_B(case)
         up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
         return in_turn(down(file, case, device), up)
     if not fused and own["KERNEL"] == "few_rows":
@@ -297,7 +304,7 @@ def _down_simt(file, case, device):
     M, K, R = case.size("M", "K", "R")
     rows, columns = 16 if M <= 16 else 32, 16 if R <= 16 else SIMT_DOWN_COLUMNS
     blocks = -(-M // rows) * -(-R // columns)
-    parts = sharers(case, device, blocks, K // 2, wanted=1)  # whose warps have a slab each at least
+    parts = sharers(case, device, blocks, K // 2, wanted=1)  # whose warps have a slab each, but of few slabs
     sums = rows * columns * 4 if parts > 1 else 0
     of_warp = max(SIMT_DOWN_STAGES * (rows + columns) * 128, rows * (columns + 8) * 4)
     warps = next(n for n in SIMT_DOWN_WARPS if not too_large(n * of_warp + sums, device))

@@ -4,8 +4,8 @@
 //                vectors alone, and Hopper's warpgroups, too. x @ A is as `down` leaves it.
 //   activated    y = act(z), as z is stored.
 //
-// Backward, two launches; one more where many rows have an activation, one more where rows of dy are no whole vectors (`filled`), and two more
-// where warpgroups multiply:
+// Backward, two launches; one more where many rows have an activation, one more where rows of dy are no whole vectors (`filled`), two more
+// where there are many rows, and in tf32 three:
 //
 //   few          dxa = scale * dz @ Bᵀ (M, R) of few rows, a block for a row and four of R; dz = dy * act'(z) on the way.
 //   pulled       dz of many rows, filled up; then
@@ -14,8 +14,9 @@
 //                transpose where W is stored (N, K); some rows of dA = xᵀ @ dxa; some columns of dB = scale * (x @ A)ᵀ @ dz and
 //                of db, the sums of the same slabs of dz. What takes long begins first.
 //
-// Where there are many rows, three launches are in place of the last one, on Hopper in 16 bits and everywhere in IEEE float32:
+// Where there are many rows, three launches are in place of the last one, on Hopper and everywhere in IEEE float32, and in tf32 four:
 //
+//   turned_operands  dz and x with rows as columns (weights.cuh), which tf32 reads dW's operands by; then
 //   inputs_…, weights_…, narrow      dx; dW; and dA, dB and db, whose blocks share M where they are few.
 //
 // Where there are few rows of 16 bits, one launch makes everything but dz: `whole` (lora_few_rows.cuh), behind `pulled`.

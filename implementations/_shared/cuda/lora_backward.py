@@ -37,11 +37,12 @@ def filled(case):
 
 
 def filled_products(case):
-    """The cases of the products as launches of their own read them. M, which is the K of dW, lies across the rows of both of its operands: any will do."""
+    """The cases of the products as launches of their own read them. M, which is the K of dW, lies across the rows of both of its operands, so that
+    any will do; but tf32 has them turned, and M filled up."""
     own = matmul.gradients(filled(case))
     dW = own["dW"]
     if matmul.operand(case) == "tf32":
-        dW = matmul.turned(dW)  # by a launch before (weights.py)
+        dW = matmul.turned(dW)
     return own | {"dW": replace(dW, sizes={**dW.sizes, "K": filled_up(case, dW.sizes["K"])})}
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large, unsupported
+from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.gpu import is_ieee, multiprocessors
 
 NARROW = 64  # as in perceptron.cuh
@@ -47,15 +47,6 @@ LAYER_CLOCKS = 1500  # before the first product of a layer and after the last
 # the last of 32 clusters of four had to wait, 1024×256-256-256 took an H100 15 µs in bfloat16, and 2048×1024-1024-1024 100
 FILLED = {1: 1.0, 2: 1.0, 4: 0.9, 8: 7 / 8}
 STATIC_BYTES = 1024  # of shared memory at most: the layers' own 160 and some
-
-
-def skip(case, device):
-    """Why no kernel here can run the case, or None."""
-    if reason := unsupported(device):
-        return reason
-    if not candidates(case, device):
-        return "16 rows of the widest layers do not fit in shared memory"
-    return None
 
 
 def widths(case):

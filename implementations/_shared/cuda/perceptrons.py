@@ -13,11 +13,8 @@ from implementations._shared.gpu import is_ieee
 
 # Tunables of one launch, and the values that a config has for whoever sets another KERNEL than `layers`
 IN_ONE = {
-    "BLOCK_M": (4, 8, 16, 32, 64, 128),
-    "BLOCK_N": (64, 128, 256),
-    "CLUSTER": (1, 2, 4, 8),
-    "num_stages": (2, 3, 4, 6, 8),
-}
+    "BLOCK_M": (4, 8, 16, 32, 64, 128), "BLOCK_N": (64, 128, 256), "CLUSTER": (1, 2, 4, 8), "num_stages": tuple(range(2, 10)),
+}  # fmt: skip
 # What one launch took in what perceptron.py expects, by which it chooses among tiles, by the bytes of an element: on an H100 2.1 to 2.7 in eight shapes from
 # 1×13-512-256-64-16 to 8192×256-1024-512-128 in bfloat16, and on an H200 2.1 in 64-64-64 and 3.3 in 367-512-256-1; 3.5 in tf32 and 2.9 in IEEE float32
 ONE_LAUNCH = {2: 2.8, 4: 3.0}
@@ -45,7 +42,7 @@ def fastest(choices):
 
 
 def choices(case, device):
-    """The configs of all kernels that can run the case, each behind the clocks that it is expected to take."""
+    """The configs of all kernels that can run the case, each behind the clocks that it is expected to take; `layers` first."""
     in_one, apart = perceptron.candidates(case, device), perceptron_layers.config(case, device)
     own = perceptron.config(case, device) if in_one else TOO_WIDE  # also for those who set another KERNEL than `layers`
     found = [(perceptron_layers.clocks(case, device, apart), {"KERNEL": "layers"} | own | apart)]

@@ -9,6 +9,8 @@ takes what its call takes beyond that of the part before. The arrays are dlrm's,
 What is left to the whole model is its prediction.
 """
 
+from functools import partial
+
 from implementations._shared import dlrm as parts
 from implementations._shared.numpy import dlrm, interactions, lookup, perceptron
 from implementations._shared.numpy.dlrm import CASES, DIMENSIONS, edges, inputs, weights  # noqa: F401 (parts of the contract)
@@ -18,6 +20,16 @@ OPTIONS = {"until": ("dense", "hashing", "embedding", "interaction"), **dlrm.OPT
 ROWS = {"dense": 0, "ids": 0, "y": 0}
 OUTPUTS = {"until=hashing": ("vector", "rows")}
 OWN_DTYPES = {"rows": "int64"}
+
+
+def _launches(of_perceptron, case):
+    """Those of the perceptron and of what is behind it."""
+    return of_perceptron(case.sizes["LAYERS"]) + (case.options["until"] == "interaction")
+
+
+# the perceptron in one, in one for each layer, or with one more that copies its input
+_OF_CUDA = tuple(partial(_launches, of) for of in (lambda layers: 1, lambda layers: layers, lambda layers: layers + 1))
+LAUNCHES = {"modulus": _OF_CUDA, "improved": _OF_CUDA}
 
 
 def formula(case, r, *arrays):

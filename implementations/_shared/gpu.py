@@ -33,6 +33,11 @@ def is_ieee(case):
     return case.dtype == "float32" and case.precision == "ieee"
 
 
+def usual_kernel(case):
+    """The value of KERNEL of what warps multiply on any GPU: on the float32 units, or the tensor cores."""
+    return "simt" if is_ieee(case) else "tensor"
+
+
 def rows_are_aligned(case, *sizes):
     """Whether rows of each of these many elements begin at multiples of 16 bytes and hold whole vectors."""
     return all(size * case.itemsize % VECTOR_BYTES == 0 for size in sizes)

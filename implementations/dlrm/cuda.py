@@ -167,7 +167,7 @@ def build(case, variant, device, config):
     given_by_part = dlrm.parts_of(case)
     parts, counts = dlrm.perceptrons(case), {}
     for name, part in parts.items():
-        counts[name] = perceptron_layers.prepared_count(part, _pitch(case, name))
+        counts[name] = len(perceptron_layers.prepared_layers(part, _pitch(case, name)))
     of_bottom, of_layers = counts["bottom"], sum(counts.values())
     dense = perceptrons.call(bottom, parts["bottom"], of_launch("bottom", config))
     look_up = lookup.call(*sparse, sparse_case(case), variant) if sparse else None

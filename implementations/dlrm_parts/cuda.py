@@ -89,7 +89,7 @@ def build(case, variant, device, config):
     dense = perceptrons.call(described[:count], part, of_launch("bottom", config))
     width = dlrm.interaction_width(case)
     interact = [interactions.call(last, interaction_case(case), variant, width) for last in described[count:]]
-    parts, of_layers = dlrm.parts_of(case), perceptron_layers.prepared_count(part)
+    parts, of_layers = dlrm.parts_of(case), len(perceptron_layers.prepared_layers(part))
 
     def call(*arguments):
         given = parts(arguments)

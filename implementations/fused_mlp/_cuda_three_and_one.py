@@ -80,7 +80,7 @@ def call(described, case):
     """A function of x (M, N0), W1, b1, W2, b2, …, what perceptron_layers.py has `prepared`, and this module, which returns (M, N4)."""
     one, product = perceptron_warpgroup.call(described[0], first(case)), layers.layers(case)[3].product
     end = described[1].returning({3: (case.sizes["M"], widths(case)[-1])}, product.size("M", "K", "N"), absent=(4,))
-    places = [number for number in range(1, 5) if layers.is_prepared(case, number)]
+    places = layers.prepared_layers(case)
     W4 = 9 + places.index(4) if 4 in places else 7
     turned = 9 + len(places)
 

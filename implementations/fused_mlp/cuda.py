@@ -105,7 +105,7 @@ def build(case, variant, device, config):
     """call(x (M, N0), W1, b1, W2, b2, …, then what `prepare` made) → (M, N of the last layer)."""
     described, count = launches(case, variant, device, config), case.sizes["LAYERS"]
     given, turned = 1 + 2 * count, count if perceptron_warpgroup.is_turned(case) else 0
-    of_layers, more = perceptron_layers.prepared_count(case), three_and_one.is_turned(case)
+    of_layers, more = len(perceptron_layers.prepared_layers(case)), three_and_one.is_turned(case)
     if config["KERNEL"] == "three_and_one":
         return three_and_one.call(described, case)
     if config["KERNEL"] == "warpgroup":

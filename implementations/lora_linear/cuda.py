@@ -11,7 +11,7 @@ from implementations._shared.cuda import lora
 from implementations._shared.cuda import lora_backward as backward
 from implementations._shared.cuda.launch import not_one_of
 from implementations._shared.cuda.lora import skip  # noqa: F401 (part of the contract)
-from implementations._shared.gpu import is_ieee
+from implementations._shared.gpu import usual_kernel
 from implementations.lora_linear import _cuda_fused
 
 BACKEND = "torch"
@@ -71,12 +71,7 @@ def config(case, variant, device):
         return backward.config(case, device)
     if variant == "two_launches":
         return lora.config(case, variant, device)
-    return _cuda_fused.config(case, device) or {"KERNEL": _usual_kernel(case)} | lora.config(case, variant, device)
-
-
-def _usual_kernel(case):
-    """That of lora.cuh's `fused`."""
-    return "simt" if is_ieee(case) else "tensor"
+    return _cuda_fused.config(case, device) or {"KERNEL": usual_kernel(case)} | lora.config(case, variant, device)
 
 
 def fits(case, variant, device, chosen):
@@ -85,7 +80,7 @@ def fits(case, variant, device, chosen):
     if variant == "fused":
         if chosen["KERNEL"] == "warpgroup":
             return _cuda_fused.fits(case, device, chosen)
-        if reason := not_one_of("KERNEL", chosen["KERNEL"], (_usual_kernel(case), "warpgroup")):
+        if reason := not_one_of("KERNEL", chosen["KERNEL"], (usual_kernel(case), "warpgroup")):
             return reason
     return lora.fits(case, variant, device, chosen)
 

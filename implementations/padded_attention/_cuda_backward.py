@@ -18,11 +18,12 @@ from implementations._shared.cuda.launch import (
     in_turn,
     instance,
     not_one_of,
+    not_usual,
     of_launch,
     prefixed,
     too_large,
 )
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import multiprocessors, rows_are_aligned, usual_kernel
 from implementations.padded_attention import _cuda_flash as flash
 
 FILE, HOPPER = (Path(__file__).with_name(name) for name in ("cuda_backward.cu", "cuda_backward_hopper.cu"))
@@ -77,12 +78,8 @@ def _tiles(case, device, name):
     wide = attention.padded(case.sizes["D"]) * (2 if name == "tokens" else 1)
     most = 64 if wide <= 64 else 32 if wide <= 128 else 16
     keys = most if case.itemsize == 2 else min(most, 32)
-    tiles = ({"KERNEL": _kernel(case), "BLOCK_M": rows, "BLOCK_N": keys} for rows in ROWS)
+    tiles = ({"KERNEL": usual_kernel(case), "BLOCK_M": rows, "BLOCK_N": keys} for rows in ROWS)
     return [tile for tile in tiles if _misfit(case, device, name, tile) is None]
-
-
-def _kernel(case):
-    return "simt" if is_ieee(case) else "tensor"
 
 
 def _tile(config):
@@ -104,9 +101,8 @@ def _warpgroup_memory(case, name, config):
 def _misfit(case, device, name, config):
     if config["KERNEL"] == "warpgroup":
         return _no_warpgroups(case, device, name, config)
-    own = _kernel(case)
-    if config["KERNEL"] != own:
-        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
+    if reason := not_usual(case, config["KERNEL"]):
+        return reason
     if reason := not_one_of("BLOCK_M", config["BLOCK_M"], ROWS) or not_one_of(
         "BLOCK_N", config["BLOCK_N"], (16, 32, 64)
     ):
@@ -134,7 +130,7 @@ def fits(case, device, config):
 def _forward_config(case, device, config):
     if config["queries_KERNEL"] == "warpgroup":
         return flash.alone(case, device)
-    return {"KERNEL": _kernel(case)} | attention.flash_config(case, device)
+    return attention.flash_config(case, device)
 
 
 def _copies(case, config):

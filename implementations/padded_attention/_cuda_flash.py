@@ -9,7 +9,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import attention, flash_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, too_large
-from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, multiprocessors, rows_are_aligned
 
 FOLDER = Path(__file__).parent
 # rows × tokens of each number of columns: 64 rows are for heads that do not fill the card
@@ -25,26 +25,24 @@ def skip(case, device):
     """Why no kernel can run the case, or None: rows of more than 128 elements are for warpgroups alone."""
     if not (wide := attention.too_wide(case)):
         return attention.skip_flash(case, device)
-    misfit = _alone_fits(case, device, _by_warpgroups(case, device))
+    misfit = fits(case, device, _by_warpgroups(case, device))
     return f"{wide}; {misfit}" if misfit else attention.skip_scores(case, device)
 
 
 def config(case, device):
     """The config of a forward pass."""
     own = alone(case, device)
-    by_warpgroups = own["KERNEL"] == "warpgroup"
-    shared = (
-        flash_split.config(_in_panels(case), device) if by_warpgroups else attention.shared_config(case, device)
-    ) or {}
-    return own | shared if shared.get("SPLIT", 1) > 1 else own | {"SPLIT": 1}
+    if own["KERNEL"] == "warpgroup":
+        shared = flash_split.config(_in_panels(case), device)
+    else:
+        shared = attention.shared_config(case, device)
+    return shared if shared and shared["SPLIT"] > 1 else own
 
 
 def alone(case, device):
-    """The config where no blocks share tokens, without SPLIT."""
+    """The config where no blocks share tokens."""
     chosen = _by_warpgroups(case, device)
-    if _alone_fits(case, device, chosen) is None:
-        return chosen
-    return {"KERNEL": _own_kernel(case)} | attention.flash_config(case, device)
+    return chosen if fits(case, device, chosen) is None else attention.flash_config(case, device)
 
 
 def _in_panels(case):
@@ -64,39 +62,25 @@ def _by_warpgroups(case, device):
 def warpgroup(rows, tokens):
     """The config of flash_warpgroup with that tile."""
     return {
-        "KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": tokens, "WARPS_M": rows // 16, "WARPS_N": 1, "num_stages": 2,
+        "KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": tokens, "WARPS_M": rows // 16, "WARPS_N": 1, "num_stages": 2, "SPLIT": 1,
     }  # fmt: skip
 
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
-    if config["SPLIT"] == 1 or config["KERNEL"] not in ("warpgroup", _own_kernel(case)):
-        return _alone_fits(case, device, config)
     if config["KERNEL"] != "warpgroup":
-        return attention.flash_cluster_fits(case, device, config, config["SPLIT"])
+        return attention.flash_fits(case, device, config)
+    if config["SPLIT"] == 1:
+        return no_warpgroups(case, device, config)
     tokens = max(config["BLOCK_M"], config["BLOCK_N"])
     return not_of_warpgroups(case, device, tokens, LARGEST_D) or flash_split.fits(_in_panels(case), device, config)
-
-
-def _own_kernel(case):
-    return "simt" if is_ieee(case) else "tensor"
-
-
-def _alone_fits(case, device, config):
-    """The same where no blocks share tokens."""
-    if config["KERNEL"] == "warpgroup":
-        return no_warpgroups(case, device, config)
-    if config["KERNEL"] != (own := _own_kernel(case)):
-        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
-    return attention.flash_fits(case, device, config)
 
 
 def no_warpgroups(case, device, config):
     """Why flash_warpgroup cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
     tile = config["BLOCK_M"], config["BLOCK_N"]
     known = WARPGROUP_TILES.get(warpgroup_columns(case))
-    own = {name: value for name, value in config.items() if name != "SPLIT"}
-    if known and (tile not in known or {**own, "num_stages": 2} != warpgroup(*tile)):
+    if known and (tile not in known or {**config, "num_stages": 2} != warpgroup(*tile)):
         tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in known)
         return (
             f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N, for D={case.sizes['D']}: {tiles}; "
@@ -183,11 +167,10 @@ def launch(case, config, logarithms=False):
     B, H, T = case.size("B", "H", "T")
     dtypes = *(case.dtype,) * 3, "int32", case.dtype, *(("float32",) if logarithms else ())
     suffix, kind = ("_logarithms", "_backward") if logarithms else ("", "")
-    split = config.get("SPLIT", 1)
     if config["KERNEL"] != "warpgroup":
-        return attention.flash(FOLDER / f"cuda{kind}.cu", case, config, dtypes, f"flash{suffix}", split)
+        return attention.flash(FOLDER / f"cuda{kind}.cu", case, config, dtypes, f"flash{suffix}")
     file = FOLDER / (f"cuda{kind}_hopper.cu" if logarithms else "cuda.cu")
-    rows, tokens, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
+    rows, tokens, stages, split = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages", "SPLIT"))
     boxes, grid = ((1, rows, 64), (1, tokens, 64), (1, tokens, 64)), B * H * -(-T // rows) * split
     if split > 1:
         tile, memory = (rows, tokens, stages, split, case.sizes["D"]), flash_split.memory(_in_panels(case), config)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import attention, flash_split, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed
-from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, multiprocessors, rows_are_aligned
 
 BACKEND = "torch"
 FUSED = True
@@ -115,8 +115,7 @@ def config(case, variant, device):
 
 def flash_config(case, device):
     """The config of flash."""
-    kind = {"KERNEL": "simt" if is_ieee(case) else "tensor"}
-    return kind | (attention.shared_config(case, device) or attention.flash_config(case, device) | {"SPLIT": 1})
+    return attention.shared_config(case, device) or attention.flash_config(case, device)
 
 
 def dense_config(case, device):
@@ -159,12 +158,7 @@ def in_clusters(config):
 def flash_fits(case, device, config):
     if config["KERNEL"] == "warpgroup":
         return flash_split.fits(case, device, config)
-    own = "simt" if is_ieee(case) else "tensor"
-    if config["KERNEL"] != own:
-        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
-    if config["SPLIT"] == 1:
-        return attention.flash_fits(case, device, config)
-    return attention.flash_cluster_fits(case, device, config, config["SPLIT"])
+    return attention.flash_fits(case, device, config)
 
 
 def launches(case, variant, device, config):
@@ -202,7 +196,7 @@ def flash_launch(case, variant, config):
     head, dtype = flash_case(case, variant, config), case.dtype
     if config["KERNEL"] == "warpgroup":
         return flash_split.launch(FILE, head, config, (dtype, dtype, "int32", dtype), case.sizes["D"])
-    return attention.flash(FILE, head, config, (dtype, dtype, dtype, "int32", dtype), cluster=config["SPLIT"])
+    return attention.flash(FILE, head, config, (dtype, dtype, dtype, "int32", dtype))
 
 
 def dense_case(case, variant="padded_attention"):

@@ -6,8 +6,8 @@ tokens. A kernel with 16 rows a block has no BLOCK_M and WARPS_M.
 
 from dataclasses import dataclass
 
-from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large, unsupported
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, not_usual, too_large, unsupported
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, usual_kernel
 
 LARGEST_D = 128
 CLUSTERS = (1, 2, 4, 8)
@@ -157,7 +157,7 @@ def most_rows(tiles, case, device, why_not, heads=1, share=1.0):
 
 
 def flash_config(case, device):
-    """The config of `flash`, or None where none fits in shared memory.
+    """The config of `flash` where no blocks share tokens, or None where none fits in shared memory.
 
     A warp multiplies 32 rows with what it loads from shared memory where registers allow, since 16 keep the tensor cores
     waiting for it. The last tiles are for few heads: their warps share rows, and take every so-many-th token.
@@ -170,11 +170,21 @@ def flash_config(case, device):
     else:
         large = AttentionTile(1, 8, 1, 32)
         small = [(1, 4, 2, 16), (1, 2, 4, 16), (1, 1, 8, 16), (1, 1, 4, 16)]
-    return most_rows([large, *(AttentionTile(*t) for t in small)], case, device, flash_fits, B * H, share=0.9)
+    tiles = [large, *(AttentionTile(*t) for t in small)]
+    found = most_rows(tiles, case, device, _alone_fits, B * H, share=0.9)
+    return found and {"KERNEL": usual_kernel(case)} | found | {"SPLIT": 1}
 
 
 def flash_fits(case, device, config):
-    """Why `flash` cannot run a config, or None."""
+    """Why `flash`, or `flash_cluster` where SPLIT blocks share tokens, cannot run a config, or None."""
+    if reason := not_usual(case, config["KERNEL"]):
+        return reason
+    if config["SPLIT"] == 1:
+        return _alone_fits(case, device, config)
+    return flash_cluster_fits(case, device, config, config["SPLIT"])
+
+
+def _alone_fits(case, device, config):
     return too_wide(case) or fits(case, device, config, tensors=2)
 
 
@@ -187,11 +197,11 @@ def skip_flash(case, device):
     return None
 
 
-def flash(file, case, config, dtypes=(), kernel="flash", cluster=1):
+def flash(file, case, config, dtypes=(), kernel="flash"):
     """The launch of `flash` of `file`, or of another `kernel` on flash_tile: softmax(q kᵀ / √D) v for B H heads. Of `flash_cluster` where
-    so many blocks of a cluster share the tokens of a tile."""
+    SPLIT blocks of a cluster share the tokens of a tile."""
     B, H, T = case.size("B", "H", "T")
-    tile = tile_of(config)
+    tile, cluster = tile_of(config), config["SPLIT"]
     grid, memory = B * H * -(-T // tile.rows), tile.memory(case, 2)
     if cluster == 1:
         program = instance(file, kernel, *head(case), tile.FM, tile.WM, tile.WN, tile.KEYS, tile.STAGES)
@@ -202,15 +212,15 @@ def flash(file, case, config, dtypes=(), kernel="flash", cluster=1):
 
 
 def shared_config(case, device):
-    """The config of `flash_cluster`, with SPLIT, or None where no blocks should share tokens: in 16 bits, 1×1024×32 took an H200 8.8 µs so, alone 8.3."""
+    """The config of `flash_cluster`, or None where no blocks should share tokens: in 16 bits, 1×1024×32 took an H200 8.8 µs so, alone 8.3."""
     if case.itemsize == 2:
         return None
     (B, H, T, D), sms = case.size("B", "H", "T", "D"), multiprocessors(device)
     most = MOST_SHARED_BLOCKS[is_ieee(case) and D <= 64]
     blocks = B * H * -(-T // SHARED.rows)
     splits = (n for n in (4, 2) if n * blocks <= most[n] * sms and n * SHARED.tokens // 2 <= T)
-    configs = (SHARED.config | {"SPLIT": n} for n in splits)
-    return next((own for own in configs if flash_cluster_fits(case, device, own, own["SPLIT"]) is None), None)
+    configs = ({"KERNEL": usual_kernel(case)} | SHARED.config | {"SPLIT": n} for n in splits)
+    return next((own for own in configs if flash_fits(case, device, own) is None), None)
 
 
 def flash_cluster_fits(case, device, config, cluster):

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from fusebench.launchers import Launcher, Program
-from implementations._shared.gpu import shared_memory
+from implementations._shared.gpu import shared_memory, usual_kernel
 
 # storage dtype → its name in device.cuh
 TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
@@ -80,6 +80,13 @@ def too_large(needed, device, static=0):
     if needed <= limit:
         return None
     return f"a block takes {needed} bytes of shared memory; it may have {limit}"
+
+
+def not_usual(case, kernel):
+    """Why a value of KERNEL that warps multiply by is not the case's, or None."""
+    if kernel == (own := usual_kernel(case)):
+        return None
+    return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {kernel}"
 
 
 def not_one_of(name, value, values):

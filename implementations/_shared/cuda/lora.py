@@ -24,7 +24,7 @@ from implementations._shared.cuda.launch import (
     unsupported,
 )
 from implementations._shared.cuda.matmul import TENSOR_TILES, MatmulTile, blocks
-from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned, usual_kernel
 
 LARGEST_RANK = 128
 DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that there are many blocks to read x
@@ -208,7 +208,7 @@ def fits(case, variant, device, config):
     if kernel == "few_rows":
         return matmul.fits(few_rows_product(case), device, own, tiles=matmul.ALL_FEW_ROWS_TILES)
     if variant == "two_launches":
-        if kernel != ("simt" if is_ieee(case) else "tensor"):
+        if kernel != usual_kernel(case):
             return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by the others"
         if kernel == "simt":
             return matmul.fits(product(case), device, own, tiles=matmul.SIMT_SPLIT_TILES)

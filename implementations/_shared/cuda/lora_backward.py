@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from implementations._shared.cuda import lora, matmul, matmul_choice, matmul_split, weights
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed, too_large
-from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned, usual_kernel
 
 THREADS, RANKS = 256, 4  # as in `few`
 FEW = 4096  # of elements of dxa: more of them share rows of dz and B in tiles
@@ -81,7 +81,7 @@ def _one_launch(case, device):
     slabs = {f"{of}_num_stages": max(2, -(-own[of].sizes["K"] // matmul.slab(case))) for of in own}
     choices = []
     for (dx, dW), n in itertools.product(pairs, (4, 3, 2)):
-        found = {"KERNEL": "simt" if is_ieee(case) else "tensor"}
+        found = {"KERNEL": usual_kernel(case)}
         for of, tile in (("dx", dx), ("dW", dW)):
             found |= prefixed(of, {"BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": 1})
         choices.append(found | {name: min(n, most) for name, most in slabs.items()})
@@ -122,7 +122,7 @@ def fits(case, device, config):
         return next(filter(None, reasons), None)
     if kernel == "whole":
         return _misfit_of_whole(case, device, config)
-    if kernel != ("simt" if is_ieee(case) else "tensor"):
+    if kernel != usual_kernel(case):
         return "IEEE float32 is multiplied by KERNEL=simt or apart, everything else by tensor, warpgroup or whole"
     tiles = [tile_of(config, of) for of in own]
     if None in tiles:

@@ -9,7 +9,14 @@ among all blocks, and whose flags a launch before it must clear. The blocks of a
 from dataclasses import dataclass, replace
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
-from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocessors, rows_are_aligned, weight_row
+from implementations._shared.gpu import (
+    clusters_at_once,
+    is_ieee,
+    multiprocessors,
+    rows_are_aligned,
+    usual_kernel,
+    weight_row,
+)
 
 
 @dataclass(frozen=True)
@@ -296,7 +303,7 @@ def boxes(case, rows, columns, small=False):
 
 def kind_of(case, config):
     """The kind of kernel: the only one that multiplies the case where the config does not say."""
-    return config.get("KERNEL", "simt" if is_ieee(case) else "tensor")
+    return config.get("KERNEL", usual_kernel(case))
 
 
 def tile_of(case, config):

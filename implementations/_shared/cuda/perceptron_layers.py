@@ -73,25 +73,23 @@ def _is_one_slab(product):
     return not is_ieee(product) and matmul.slab(product) >= K and not rows_are_aligned(product, K)
 
 
-def is_prepared(case, number, pitch=None):
-    """Whether W of a layer (from 1) is stored otherwise than it is given."""
-    product, sizes = layers(case, pitch)[number - 1].product, widths(case)
-    given = case.options["w_layout"], sizes[number - 1], sizes[number]
-    return (product.options["w_layout"], *product.size("K", "N")) != given
-
-
-def prepared_count(case, pitch=None):
-    """How many arrays `prepared` makes."""
-    return sum(is_prepared(case, number, pitch) for number in range(1, case.sizes["LAYERS"] + 1))
+def prepared_layers(case, pitch=None):
+    """The layers (from 1) whose W is stored otherwise than it is given, of each of which `prepared` makes an array."""
+    found = []
+    for number, (layer, sizes) in enumerate(zip(layers(case, pitch), pairwise(widths(case)), strict=True), 1):
+        own = layer.product
+        if own.options["w_layout"] != case.options["w_layout"] or own.size("K", "N") != sizes:
+            found.append(number)
+    return found
 
 
 def prepared(case, arrays, pitch=None):
     """The W of those layers that store it otherwise. `arrays` are W1, b1, W2, b2, …"""
     import torch
 
-    made = []
+    made, stored_otherwise = [], prepared_layers(case, pitch)
     for number, (layer, W) in enumerate(zip(layers(case, pitch), arrays[::2], strict=True), 1):
-        if is_prepared(case, number, pitch):
+        if number in stored_otherwise:
             K, N = layer.product.size("K", "N")
             N = filled_up(case, N) if layer.product.options["w_layout"] == "filled" else N
             rows = W.T if case.options["w_layout"] == "nk" else W
@@ -227,14 +225,9 @@ def call(described, case, pitch=None):
     end = described[-1].returning(*last, absent=(4,))
     (M, K), whole = case.size("M", "N0"), products[0].sizes["K"]
     copy = described[0].returning({1: (M, whole)}, (M, K, whole, 0), absent=(2,)) if copied else None
-    # places of W among the arguments behind x
-    places, more = [], 2 * count
-    for number in range(1, count + 1):
-        if is_prepared(case, number, pitch):
-            places.append(more)
-            more += 1
-        else:
-            places.append(2 * number - 2)
+    places = list(range(0, 2 * count, 2))  # of W among the arguments behind x
+    for more, number in enumerate(prepared_layers(case, pitch)):
+        places[number - 1] = 2 * count + more
 
     def run(x, *arrays):
         x = copy(x) if copy else x

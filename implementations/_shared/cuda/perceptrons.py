@@ -8,8 +8,8 @@ KERNEL=layers are as many launches as layers (perceptron_layers.py), which nearl
 from dataclasses import replace
 
 from implementations._shared.cuda import perceptron, perceptron_few_rows, perceptron_layers
-from implementations._shared.cuda.launch import not_one_of
-from implementations._shared.gpu import is_ieee
+from implementations._shared.cuda.launch import not_one_of, not_usual
+from implementations._shared.gpu import usual_kernel
 
 # Tunables of one launch, and the values that a config has for whoever sets another KERNEL than `layers`
 IN_ONE = {
@@ -49,14 +49,10 @@ def choices(case, device):
     if in_one:
         one = ONE_LAUNCH[case.itemsize] * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
         one *= ODD if perceptron_layers.are_filled(case) else 1
-        found.append((one, {"KERNEL": _in_one_launch(case)} | own))
+        found.append((one, {"KERNEL": usual_kernel(case)} | own))
     if case.sizes["M"] <= MOST_AT_ONCE and (few := perceptron_few_rows.config(case, device)):
         found.append((perceptron_few_rows.clocks(case, few), few))
     return found
-
-
-def _in_one_launch(case):
-    return "simt" if is_ieee(case) else "tensor"
 
 
 def _completed(case, device, config):
@@ -72,9 +68,7 @@ def fits(case, device, config):
         return reason or perceptron_layers.fits(case, device, _completed(case, device, config))
     if config["KERNEL"] == "few_rows":
         return perceptron_few_rows.fits(case, device, config)
-    if config["KERNEL"] != (own := _in_one_launch(case)):
-        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
-    return perceptron.fits(case, device, config)
+    return not_usual(case, config["KERNEL"]) or perceptron.fits(case, device, config)
 
 
 def launches(file, layers_file, case, device, config, pitch=None):
@@ -93,4 +87,4 @@ def call(described, case, config, pitch=None):
     if config["KERNEL"] == "layers":
         return perceptron_layers.call(described, case, pitch)
     run, given = perceptron.call(*described, case), 1 + 2 * case.sizes["LAYERS"]
-    return (lambda *arguments: run(*arguments[:given])) if perceptron_layers.prepared_count(case, pitch) else run
+    return (lambda *arguments: run(*arguments[:given])) if perceptron_layers.prepared_layers(case, pitch) else run

@@ -50,7 +50,7 @@ def test_a_layers_backward_call_is_two_launches_where_both_products_are_one(name
     [
         ("lola", (200, 1024, 4096), 4), ("lola", (256, 768, 3072), 4), ("splacc", (200, 1024, 2048), 4), ("lola", (512, 512, 2048), 4),
         ("lola", (500, 1024, 4096), 2), ("splacc", (400, 1024, 2048), 2), ("lola", (400, 768, 2048), 2),
-        ("lola", (777, 1000, 3000), 0), ("lola", (1024, 1024, 4096), 0), ("lola", (256, 4096, 4096), 0),
+        ("lola", (777, 1000, 3000), 0), ("lola", (1024, 1024, 4096), 0), ("lola", (300, 4096, 4096), 0),
     ],
 )  # fmt: skip
 def test_tiles_of_dx_are_shared_beside_those_of_dW_where_they_are_few(name, sizes, cluster):
@@ -61,6 +61,29 @@ def test_tiles_of_dx_are_shared_beside_those_of_dW_where_they_are_few(name, size
     (products,) = module.launches(case, variant, H200, config)[1:]
     assert products.program.name.startswith("gradients_beside<" if cluster else "gradients_together<")
     assert config.get("beside_CLUSTER", 0) == cluster
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "precision", "begins"),
+    [
+        # of 16 bits, by what an H200 found: a launch each of large products, of few rows one, and clusters beside the tiles of dW between the two
+        ("geglu", (128, 4096, 4096), None, ["pull_gate", "inputs_split", "weights_warpgroup"]),
+        ("geglu", (100, 4096, 4096), None, ["pull_gate", "inputs_split", "weights_warpgroup"]),  # 100 rows of dW's depth are no whole vectors
+        ("lola", (128, 2048, 8192), None, ["pull_back", "gradients_few_rows"]), ("geglu", (100, 1024, 4096), None, ["pull_gate", "gradients_beside"]),
+        ("geglu", (72, 768, 3072), None, ["pull_gate", "gradients_few_rows"]), ("lola", (128, 2048, 2048), None, ["pull_back", "gradients_few_rows"]),
+        # of float: dx of few rows by warps that share its depth, rows filled up; dW of many rows and few tiles by blocks that do
+        ("lola", (2, 300, 3456), "ieee", ["pull_back", "inputs_few_rows", "weights_simt"]),
+        ("geglu", (216, 384, 2169), "ieee", ["pull_gate", "inputs_few_rows", "weights_simt"]),
+        ("geglu", (8, 397, 1235), "tf32", ["pull_gate", "inputs_few_rows", "weights_tensor"]),
+        ("lola", (1500, 192, 345), "tf32", ["pull_back", "turned_operands", "inputs_split", "weights_split"]),
+    ],
+)  # fmt: skip
+def test_products_of_a_layers_gradients_follow_from_its_sizes(name, sizes, precision, begins):
+    module, variant = module_of(name), "multirow" if name == "lola" else "two_accumulators"
+    shape, dtype = dict(zip("MKN", sizes, strict=True)), "float32" if precision else "bfloat16"
+    case = make_case(KERNELS[name], shape, dtype, precision or "ieee", mode="backward")
+    launches = module.launches(case, variant, H200, module.config(case, variant, H200))
+    assert [p.program.name.partition("<")[0] for p in launches] == begins
 
 
 BY_WARPGROUPS = "linear_warpgroup<", "linear_split<", "summed_turned<"
@@ -84,8 +107,8 @@ def test_rows_longer_than_what_is_in_them_are_multiplied_by_warpgroups(name, siz
 @pytest.mark.parametrize(
     ("name", "sizes", "few"),
     [
-        ("lola", (100, 1001, 3000), True), ("lola", (1, 1000, 3001), True), ("geglu", (96, 598, 4608), True), ("splacc", (128, 292, 6752), True),
-        ("lola", (100, 60, 3000), False), ("lola", (100, 1001, 127), False), ("splacc", (129, 292, 6752), False),
+        ("lola", (100, 1001, 3000), True), ("lola", (1, 1000, 3001), True), ("geglu", (96, 398, 4608), True), ("splacc", (128, 292, 5752), True),
+        ("lola", (100, 60, 3000), False), ("lola", (100, 1001, 127), False), ("splacc", (129, 292, 5752), False),
     ],
 )  # fmt: skip
 def test_few_rows_of_no_whole_vectors_are_filled_up_where_warpgroups_multiply_them(name, sizes, few):

@@ -33,6 +33,23 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
 
 
 @pytest.mark.parametrize(
+    ("sizes", "precision", "layout", "launches"),
+    [
+        ((2, 215, 3523, 32), "ieee", "kn", ["filled", "few", "inputs_few_rows", "weights_simt", "narrow"]),
+        ((8, 4096, 4096, 16), "tf32", "kn", ["few", "inputs_few_rows", "weights_tensor", "narrow"]),
+        # dx is not deep; A, (K, R), is no such operand beside W (N, K)
+        ((128, 1048, 500, 16), "ieee", "kn", ["few", "products"]), ((8, 4096, 4096, 16), "tf32", "nk", ["few", "products"]),
+    ],
+)  # fmt: skip
+def test_loras_dx_of_few_rows_of_float_is_by_warps_that_share_its_depth(sizes, precision, layout, launches):
+    shape, options = dict(zip("MKNR", sizes, strict=True)), {"w_layout": layout}
+    case = make_case(KERNELS["lora_linear"], shape, "float32", precision, options=options, mode="backward")
+    module = module_of("lora_linear")
+    found = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
+    assert [launch.program.name.partition("<")[0] for launch in found] == launches
+
+
+@pytest.mark.parametrize(
     ("sizes", "device", "begins"),
     [
         # rows of whole vectors are read as they came; others, copied once, by warpgroups, and elsewhere by elements
@@ -99,7 +116,7 @@ def test_lora_in_tf32_multiplies_by_warpgroups_what_prepare_has_turned(sizes, de
     assert found.dtypes[:6] == (*("tf32" if found.boxes else "float32",) * 4, "float32", "float32")
 
 
-@pytest.mark.parametrize(("rows", "precision", "of_each"), [(255, "ieee", False), (256, "ieee", True), (300, "tf32", False), (320, "tf32", True), (300, "", True)])  # fmt: skip
+@pytest.mark.parametrize(("rows", "precision", "of_each"), [(255, "ieee", True), (256, "ieee", True), (255, "tf32", False), (300, "tf32", False), (320, "tf32", True), (300, "", True)])  # fmt: skip
 def test_loras_gradients_of_many_rows_have_a_launch_for_each_product(rows, precision, of_each):
     case = make_case(KERNELS["lora_linear"], {"M": rows, "K": 2048, "N": 2048, "R": 16}, *(("float32", precision) if precision else ("bfloat16",)), mode="backward")  # fmt: skip
     module = module_of("lora_linear")

@@ -88,6 +88,7 @@ def test_gradients_of_an_adapter_read_rows_filled_up(run_cells, kernels, sizes, 
 
 
 BOTH = {"both_BLOCK_M": 128, "both_BLOCK_N": 256, "both_num_stages": 3, "both_CLUSTER": 1, "both_SCHEDULE": "stream_k"}
+OF_SIMT = {"dx_KERNEL": "simt", "dx_BLOCK_N": 64, "dx_num_stages": 3}
 GRADIENTS = [
     # pieces that begin amid tiles of dx and of dW; rows and columns that are copied to whole vectors; a cluster whose last block has no rows
     ("lola", {"M": 200, "K": 256, "N": 512}, "multirow", "bfloat16", "kn", BOTH),
@@ -126,11 +127,11 @@ GRADIENTS = [
     ("geglu", {"M": 1, "K": 115, "N": 301}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
     # in float32 rows of n, W and dz are filled up
     ("lola", {"M": 70, "K": 135, "N": 203}, "multirow", "float32", "kn", {}),
-    ("lola", {"M": 67, "K": 134, "N": 201}, "multirow", "float32", "nk", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 64, "dx_CLUSTER": 2}),
+    ("lola", {"M": 67, "K": 134, "N": 201}, "multirow", "float32", "nk", OF_SIMT | {"dx_BLOCK_M": 64, "dx_CLUSTER": 2}),
     ("geglu", {"M": 69, "K": 133, "N": 75}, "two_accumulators", "float32", "nk", {}),
     ("splacc", {"M": 66, "K": 70, "N": 77}, "two_accumulators", "float32", "kn", {}),
     # a cluster shares the depth of dx, in float32
-    ("lola", {"M": 37, "K": 136, "N": 204}, "multirow", "float32", "kn", {"dx_BLOCK_M": 32, "dx_BLOCK_N": 64, "dx_CLUSTER": 4}),
+    ("lola", {"M": 37, "K": 136, "N": 204}, "multirow", "float32", "kn", OF_SIMT | {"dx_BLOCK_M": 32, "dx_CLUSTER": 4}),
 ]  # fmt: skip
 
 
@@ -141,25 +142,48 @@ def test_gradients_of_a_layer_are_right(run_cells, kernels, name, sizes, variant
     assert record.status == "ok", record.reason
 
 
+OF_TILES = {"dx_KERNEL": "split", "dx_BLOCK_M": 64, "dx_BLOCK_N": 64, "dx_num_stages": 3, "dx_CLUSTER": 2, "dW_KERNEL": "warpgroup", "dW_BLOCK_M": 128, "dW_BLOCK_N": 128, "dW_num_stages": 2}  # fmt: skip
 TURNED = [
-    # the blocks of a cluster share the depth of dx; rows of no whole vectors; W that lies turned itself; M that is no whole vectors
-    ("lola", {"M": 70, "K": 136, "N": 520}, "multirow", "kn", ["pull_back", "turned_operands", "inputs_split", "weights_warpgroup"]),
-    ("splacc", {"M": 131, "K": 133, "N": 261}, "two_accumulators", "kn", ["pull_gate", "turned_operands", "inputs_tensor", "weights_warpgroup"]),
-    ("geglu", {"M": 150, "K": 136, "N": 132}, "two_accumulators", "nk", ["pull_gate", "turned_operands", "inputs_tensor", "weights_warpgroup"]),
-    ("splacc", {"M": 130, "K": 72, "N": 140}, "two_accumulators", "kn", ["pull_gate", "turned_operands", "inputs_split", "weights_warpgroup"]),
+    # whole tiles of dW; rows of no whole vectors; W that lies turned itself; M that is no whole vectors; few tiles of dW, whose depth blocks share
+    ("lola", {"M": 70, "K": 136, "N": 520}, "multirow", "kn", OF_TILES, ["pull_back", "turned_operands", "inputs_split", "weights_warpgroup"]),
+    ("splacc", {"M": 131, "K": 133, "N": 261}, "two_accumulators", "kn", OF_TILES, ["pull_gate", "turned_operands", "inputs_split", "weights_warpgroup"]),
+    ("geglu", {"M": 257, "K": 136, "N": 132}, "two_accumulators", "nk", {}, ["pull_gate", "turned_operands", "inputs_tensor", "weights_warpgroup"]),
+    ("splacc", {"M": 130, "K": 72, "N": 140}, "two_accumulators", "kn", {}, ["pull_gate", "turned_operands", "inputs_few_rows", "weights_split"]),
+    ("lola", {"M": 301, "K": 131, "N": 135}, "multirow", "kn", {}, ["pull_back", "turned_operands", "inputs_warpgroup", "weights_split"]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "sizes", "variant", "layout", "launched"), in_turns(TURNED))
+@pytest.mark.parametrize(("name", "sizes", "variant", "layout", "config", "launched"), in_turns(TURNED))
 def test_gradients_in_tf32_are_of_operands_that_a_launch_turns(
-    run_cells, kernels, name, sizes, variant, layout, launched
+    run_cells, kernels, name, sizes, variant, layout, config, launched
 ):
     case = make_case(kernels[name], sizes, "float32", "tf32", {"w_layout": layout}, "backward")
     module = module_of(name)
-    launches = module.launches(case, variant, EMULATED, module.config(case, variant, EMULATED))
+    launches = module.launches(case, variant, EMULATED, module.config(case, variant, EMULATED) | config)
     assert [launch.program.name.partition("<")[0] for launch in launches] == launched
-    (record,) = run_cells([Cell(case, "cuda", variant)])
+    (record,) = run_cells([Cell(case, "cuda", variant, config=config)])
     assert record.status == "ok", record.reason
+
+
+OF_FEW_ROWS = [  # of float, in rows of no whole vectors
+    ("geglu", {"M": 9, "K": 97, "N": 135}, "tf32", "kn", "inputs_few_rows"), ("splacc", {"M": 40, "K": 66, "N": 77}, "tf32", "nk", "inputs_few_rows"),
+    ("lola", {"M": 3, "K": 70, "N": 301}, "ieee", "kn", "inputs_few_rows"), ("lola", {"M": 20, "K": 45, "N": 131}, "ieee", "nk", "inputs_few_rows"),
+    ("lora_linear", {"M": 7, "K": 45, "N": 1030, "R": 5}, "ieee", "kn", "inputs_few_rows"),
+    ("lora_linear", {"M": 35, "K": 66, "N": 1027, "R": 35}, "tf32", "kn", "inputs_few_rows"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes", "precision", "layout", "launched"), in_turns(OF_FEW_ROWS))
+def test_warps_share_the_depth_of_dx_of_few_rows(run_cells, kernels, name, sizes, precision, layout, launched):
+    """In both modes: forward, x and W are filled up as well."""
+    variant = {"lola": "multirow", "lora_linear": "two_launches"}.get(name, "two_accumulators")
+    for mode in ("backward", "forward_backward"):
+        case = make_case(kernels[name], sizes, "float32", precision, {"w_layout": layout}, mode)
+        module = module_of(name)
+        launches = module.launches(case, variant, EMULATED, module.config(case, variant, EMULATED))
+        assert any(launch.program.name.startswith(f"{launched}<") for launch in launches)
+        (record,) = run_cells([Cell(case, "cuda", variant)])
+        assert record.status == "ok", record.reason
 
 
 KEPT = [

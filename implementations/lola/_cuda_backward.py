@@ -144,7 +144,8 @@ class Apart:
 
 def summed_config(case, device):
     """That of `summed_turned`, or None where column sums of their own and another product are expected to be faster."""
-    if layer_backward.way(case, device) == "apart" or not rows_are_aligned(case, _pitch(case)):
+    by_warpgroups = layer_backward.way(case, device) == "few" or linear_gradients.is_possible(case, device)
+    if not by_warpgroups or not rows_are_aligned(case, _pitch(case)):
         return None  # who copies W sums it up, too
     whole = layer_backward.whole_rows(case, device)
     own = matmul_turned.config(whole, device, summed=True)

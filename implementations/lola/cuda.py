@@ -86,9 +86,9 @@ TUNABLES = {
         "both_SCHEDULE": ("tiles", "stream_k"),
         "beside_BLOCK_M": (64, 128), "beside_BLOCK_N": (64, 128), "beside_num_stages": (3, 4, 5, 6), "beside_CLUSTER": (1, 2, 4, 8),
         "few_BLOCK_M": (16, 32), "few_BLOCK_N": (16, 32, 64), "few_num_stages": (1, 2, 3, 4),
-        "dx_KERNEL": ("tensor", "warpgroup", "split", "simt"), "dx_BLOCK_M": (16, 32, 64, 128), "dx_BLOCK_N": (64, 128, 256),
-        "dx_num_stages": (2, 3, 4, 5, 6), "dx_CLUSTER": (1, 2, 4, 8),
-        "dW_KERNEL": ("tensor", "warpgroup", "simt"), "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_num_stages": (2, 3, 4, 5, 6),
+        "dx_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "simt"), "dx_BLOCK_M": (16, 32, 64, 128), "dx_BLOCK_N": (16, 32, 64, 128, 256),
+        "dx_num_stages": (1, 2, 3, 4, 5, 6), "dx_CLUSTER": (1, 2, 4, 8),
+        "dW_KERNEL": ("tensor", "warpgroup", "split", "simt"), "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_num_stages": (2, 3, 4, 5, 6),
         "dW_CLUSTER": (1, 2, 4),
     },
     "two_launches": {

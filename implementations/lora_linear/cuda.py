@@ -51,8 +51,8 @@ TUNABLES = {
         "up_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "up_BLOCK_N": (16, 32, 64, 128, 192, 256),
         "up_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "up_CLUSTER": (1, 2, 4, 8), "up_SCHEDULE": ("tiles", "strips", "stream_k"),
         # those of mode=backward
-        "KERNEL": ("tensor", "warpgroup", "simt", "apart", "whole"),
-        "dx_BLOCK_M": (16, 32, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_num_stages": (2, 3, 4, 5, 6), "dx_CLUSTER": (1, 2, 4, 8),
+        "KERNEL": ("tensor", "warpgroup", "simt", "apart", "few", "whole"),
+        "dx_BLOCK_M": (16, 32, 64, 128), "dx_BLOCK_N": (16, 32, 64, 128, 256), "dx_num_stages": (1, 2, 3, 4, 5, 6), "dx_CLUSTER": (1, 2, 4, 8),
         "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_num_stages": (2, 3, 4, 5, 6), "dW_CLUSTER": (1, 2, 4),
     },
 }  # fmt: skip

@@ -43,8 +43,12 @@ __device__ __forceinline__ void sum_bias(const float* parts, T* db, long long N,
     ColumnParts<T>{parts, db, N, count}.sum_up(threadIdx.x, blockDim.x, gridDim.x);
 }
 
-// In all but the launches of both products, x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result. In IEEE float32
-// ALIGNED says that rows of all operands, and of n, are whole vectors, with zeros behind the last element.
+// In all but the launches of both products, x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result. Rows of float of all
+// operands, and of n, are whole vectors, with zeros behind the last element; of 16 bits they are as long as what is in them.
+template <typename T>
+__device__ __forceinline__ long long pitch_of(long long N) {
+    return sizeof(T) == 4 ? filled_up<T>(N) : N;
+}
 
 template <typename F, bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
@@ -58,14 +62,14 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIG
                 const float2* __restrict__ sums, const float* __restrict__ column_parts, float* __restrict__ db, float* __restrict__ y,
                 long long M, long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
-    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, ALIGNED ? filled_up<float>(N) : N, across));
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch_of<float>(N), across));
 }
 
 template <typename T, typename F, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     linear_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ z, T* __restrict__ y,
                   long long M, long long K, long long N) {
-    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, z, M, K, N, F(b, z, y));
+    matmul_mma_filled<T, ALIGNED, NK, BM, BN, WM, WN, STAGES>(x, W, z, M, K, N, F(b, z, y));
 }
 template <typename T, typename F, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
@@ -73,7 +77,35 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
                   const float2* __restrict__ sums, const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ y, long long M,
                   long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
-    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+    matmul_mma_filled<T, ALIGNED, NK, BM, BN, WM, WN, STAGES>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch_of<T>(N), across));
+}
+
+// Of few rows of float: the warps of a block share K.
+template <bool SIMT, bool NK, int BM, int BN, int WARPS, int STAGES, typename T, typename F>
+__device__ __forceinline__ void product_of_few_rows(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M, long long K,
+                                                    long long N, F f) {
+    wait_for_previous_launch();
+    long long m0, n0, depth = filled_up<T>(K);
+    block_origin(M, N, BM, BN, m0, n0);
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
+    few_rows::RowLoader<T, BM, WARPS> rows(x, m0, M, depth);
+    few_rows::WeightLoader<NK, T, BN, WARPS, 1> columns(W, n0, N, NK ? depth : K);
+    few_rows_of<WARPS, STAGES, BM, BN, 1>(tile, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), y, M, N, m0, n0, f, [] {},
+                                          [] { __syncthreads(); });
+}
+template <typename T, typename F, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    linear_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ z, T* __restrict__ y,
+                    long long M, long long K, long long N) {
+    product_of_few_rows<SIMT, NK, BM, BN, WARPS, STAGES>(x, W, z, M, K, N, F(b, z, y));
+}
+template <typename T, typename F, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    inputs_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ n, const float* __restrict__ rstd,
+                    const float2* __restrict__ sums, const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ y, long long M,
+                    long long K, long long N, long long across, long long down) {
+    sum_bias(column_parts, db, K, down);
+    product_of_few_rows<SIMT, NK, BM, BN, WARPS, STAGES>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch_of<T>(N), across));
 }
 
 // The sums of a tile to y, whose rows are no whole vectors: neighbouring lanes store neighbouring elements, or pairs. Of vectors that are stored
@@ -152,7 +184,7 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM,
                       const float2* __restrict__ sums, const float* __restrict__ column_parts, float* __restrict__ db,
                       float* __restrict__ y, long long M, long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
-    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, ALIGNED ? filled_up<float>(N) : N, across));
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch_of<float>(N), across));
 }
 
 template <typename T, typename F, bool NK, int BM, int BN, int STAGES, int CLUSTER>
@@ -167,7 +199,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
                      const float* __restrict__ rstd, const float2* __restrict__ sums, const float* __restrict__ column_parts,
                      T* __restrict__ db, T* __restrict__ y, long long M, long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch_of<T>(N), across));
 }
 
 // z where it has few tiles: the blocks of a cluster share K (hopper/matmul_split.cuh).
@@ -185,7 +217,7 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
                  const float* __restrict__ rstd, const float2* __restrict__ sums, const float* __restrict__ column_parts,
                  T* __restrict__ db, T* __restrict__ y, long long M, long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
-    matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+    matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch_of<T>(N), across));
 }
 
 // Both of few rows.

@@ -1,7 +1,7 @@
 """The launches of a layer's backward modes (layer_backward.cuh), z = x @ W + b, and the choice of their tiles.
 
 `case` is one of x (M, K) with W (K, N) or (N, K), N being all columns of z. Products are made in one of four ways: `both` in one launch of
-Hopper's warpgroups that share out all slabs, or `beside` each other, with dx by the blocks of clusters; `few` rows in one launch; or `apart`. The
+Hopper's warpgroups that share out all slabs, or `beside` each other, with dx by the blocks of clusters; `few` rows in one launch; or `apart`, in a launch each. The
 tunables are those of the way's launches: both_…, beside_…, few_…, or dx_… and dW_….
 """
 
@@ -20,7 +20,6 @@ from implementations._shared.gpu import (
 )
 
 THREADS = 256  # of a block that makes some of dz
-INPUTS_TILES = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES + matmul.SIMT_SPLIT_TILES
 FEW_TILES = tuple(
     tile for tile in matmul.FEW_ROWS_TILES if tile.rows < 64
 )  # two blocks of 256 threads have registers for no larger one
@@ -30,6 +29,8 @@ BESIDE_SIDE, BESIDE_SPLITS = 128, (4, 2)  # of tiles of `beside`
 BESIDE_BEGIN, BESIDE_OTHERS = 2.0, 1.13
 # microseconds that `both` takes longer than linear_gradients.py says of such cases, where all slabs are shared out
 SHARED_BEGIN = 4.0
+# Rows at most, and K² N, from which products are `apart`; elements of W, and products, beyond which `beside` is faster than `few`
+LARGE_ROWS, LARGE, MANY_WEIGHTS, MANY_PRODUCTS = 256, 2**36, 2**22, 420_000_000
 # Rows in the time of a block of dz before its first one: an H200 took for lola's of 1024×4096 12.8 µs with 32 rows a block, 11.6 with 64
 PULL_BEGIN = 11
 NUMBERS = "M", "K", "N"
@@ -37,20 +38,46 @@ NUMBERS = "M", "K", "N"
 
 def way(case, device):
     """`both`, `beside`, `few` or `apart`."""
+    possible = linear_gradients.is_possible(case, device)
+    if possible and _are_large(case):
+        return "apart"
+    if possible and _are_many(case) and _beside(case, device):
+        return "beside"
     if _few(case, device):
         return "few"
-    if not linear_gradients.is_possible(case, device):
+    if not possible:
         return "apart"
     return "beside" if _beside(case, device) else "both"
 
 
+def _are_large(case):
+    """Whether dx and dW of a few hundred rows each keep all multiprocessors busy, in launches of whole tiles: geglu 128×4096→4096 took an H200 63.0 µs so, in
+    one launch 77.3; lola 128×2048→8192, whose dx has half of its tiles, 51.0 and 45.4."""
+    M, K, N = case.size("M", "K", "N")
+    return matmul.PANEL < M <= LARGE_ROWS and K * K * N >= LARGE and rows_are_aligned(case, K, N)
+
+
+def _are_many(case):
+    """Whether `beside` is faster than `few`, where both are possible: geglu 100×1024→4096 took 24.0 µs so, by `few` 28.3; lola 128×2048→2048 18.0 and 17.5."""
+    M, K, N = case.size("M", "K", "N")
+    return K * N > MANY_WEIGHTS and M * K * N > MANY_PRODUCTS
+
+
 def whole_rows(case, device):
     """The case with K and N filled up, as rows of dz are then, and those of what a launch copies or makes: to whole lines of L2 for `both` and
-    `beside`, of `few` rows and in IEEE float32 to whole vectors, else not."""
+    `beside`, of `few` rows and in float32 to whole vectors, else not."""
     how = way(case, device)
     if how in ("both", "beside"):
         return _of_lines(case)
-    return _of_vectors(case) if how == "few" or is_ieee(case) else case
+    return _of_vectors(case) if how == "few" or case.itemsize == 4 else case
+
+
+def _tiles(case):
+    """Those of `linear` and of dx; few rows of 16 bits have launches of their own."""
+    if is_ieee(case):
+        return matmul.FLOAT_TILES
+    tiles = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES
+    return tiles + matmul.FEW_ROWS_TILES if case.itemsize == 4 else tiles
 
 
 def _of_vectors(case):
@@ -147,10 +174,14 @@ def config(case, device):
         return prefixed("beside", _beside(case, device))
     if how == "few":
         return prefixed("few", _few(case, device))
-    dx = matmul_split.or_split(own["dx"], matmul_choice.config(own["dx"], device, INPUTS_TILES), device)
+    dx = matmul_split.or_split(own["dx"], matmul_choice.config(own["dx"], device, _tiles(case)), device)
     dx.pop("SCHEDULE", None)  # there is one
     of_dW, tiles = _weights(case, device)
-    return prefixed("dx", dx) | prefixed("dW", matmul_choice.config(of_dW, device, tiles))
+    dW = matmul_choice.config(of_dW, device, tiles)
+    if weights.of_turned(case, device):
+        dW = matmul_split.or_split(of_dW, dW, device)
+        dW.pop("SCHEDULE", None)
+    return prefixed("dx", dx) | prefixed("dW", dW)
 
 
 def fits(case, device, config):
@@ -163,19 +194,25 @@ def fits(case, device, config):
     if how == "beside":
         return _fits_beside(case, device, of_launch("beside", config))
     dx, dW = of_launch("dx", config), of_launch("dW", config)
-    if dx["KERNEL"] == "split":
-        reason = matmul_split.fits(own["dx"], device, matmul_split.of_cluster(dx))
-    else:
-        reason = matmul.fits(own["dx"], device, dx, tiles=INPUTS_TILES)
+    reason = _fits_one(own["dx"], device, dx, _tiles(case))
     of_dW, tiles = _weights(case, device)
-    return reason or matmul.fits(of_dW, device, dW, tiles=tiles)
+    if dW["KERNEL"] == "split" and not weights.of_turned(case, device):
+        return "KERNEL=split multiplies dW of turned operands, which Hopper (9.0) has in tf32"
+    return reason or _fits_one(of_dW, device, dW, tiles)
+
+
+def _fits_one(product, device, config, tiles):
+    """The same of dx or dW, where each is a launch."""
+    if config["KERNEL"] == "split":
+        return matmul_split.fits(product, device, matmul_split.of_cluster(config))
+    return matmul.fits(product, device, config, tiles=tiles)
 
 
 def _weights(case, device):
     """The case of a dW with a launch of its own, and its tiles."""
     if turned := weights.of_turned(case, device):
         return turned, matmul.WARPGROUP_TILES
-    return matmul.gradients(whole_rows(case, device))["dW"], matmul.TENSOR_TILES
+    return weights.upright(matmul.gradients(whole_rows(case, device))["dW"], device)
 
 
 def _few_config(config):
@@ -193,8 +230,8 @@ def linear(file, case, device, made_of=None):
 def linear_config(case, device):
     """That of `linear`."""
     own = whole_rows(case, device)
-    # rows that are longer than what is in them are known to tensor maps, and to the float32 units
-    tiles = INPUTS_TILES if own is case or is_ieee(case) else matmul.WARPGROUP_TILES
+    # rows of 16 bits that are longer than what is in them are known to tensor maps alone
+    tiles = _tiles(case) if own is case or case.itemsize == 4 else matmul.WARPGROUP_TILES
     chosen = matmul_choice.config(own, device, tiles)
     if case.itemsize == 2 and chosen["KERNEL"] == "warpgroup":
         return matmul_split.or_split(own, chosen, device, columns=matmul_split.WIDE)
@@ -294,9 +331,10 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
     dx = matmul_turned.launch_of_any(file, "inputs", own["dx"], device, chosen, dtypes, (made_of,))
     dx, chosen = replace(dx, sizes=(across, down)), of_launch("dW", config)
     if turned := weights.of_turned(case, device):
-        dW = matmul.launch(file, "weights", turned, device, chosen, dtypes=("tf32", "tf32", dtype))
-        return weights.turning(file, case, turned), dx, dW
-    return dx, matmul.launch(file, "weights", own["dW"], device, chosen, dtypes=(dtype,) * 3, transposed=True)
+        dW = matmul_turned.launch_of_any(file, "weights", turned, device, chosen, ("tf32", "tf32", dtype))
+        return weights.turning(file, whole_rows(case, device), turned), dx, dW
+    of_dW, _ = _weights(case, device)
+    return dx, matmul.launch(file, "weights", of_dW, device, chosen, dtypes=(dtype,) * 3, transposed=True)
 
 
 def _few_launch(file, case, whole, config, made_of, dtypes, sizes):
@@ -347,7 +385,7 @@ def gradients(case, device, behind, rows, columns, parts=1):
         own, (*of_turning, of_dx, of_dW) = matmul.gradients(case), behind
         inputs = of_dx.returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
         weigh = of_dW.returning({2: shape}, (turned or own["dW"]).size(*NUMBERS))
-        turn = turned and weights.turned_by(of_turning[0], case, turned)
+        turn = turned and weights.turned_by(of_turning[0], whole_rows(case, device), turned)
     else:
         made = {9: case.size("M", "K"), 10: shape}
         if behind[0].exchange:

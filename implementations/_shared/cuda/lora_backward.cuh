@@ -19,6 +19,8 @@
 //   turned_operands  dz and x with rows as columns (weights.cuh), which tf32 reads dW's operands by; then
 //   inputs_…, weights_…, narrow      dx; dW; and dA, dB and db, whose blocks share M where they are few.
 //
+// So are they of few rows of float, of which the warps of a block share N of dx.
+//
 // Where there are few rows of 16 bits, one launch makes everything but dz: `whole` (lora_few_rows.cuh), behind `pulled`.
 #pragma once
 #include "_shared/cuda/adapted_few_rows.cuh"
@@ -333,6 +335,24 @@ __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(WARPS * 32)
     narrow_part<T, SIMT, RB, WARPS, STAGES, PARTS>(blockIdx.x / PARTS, x, dxa, dz, xa, scale, dA, dB, db, M, K, N, R);
 }
 #endif
+
+// dx of few rows: slabs of dxa and A follow those of dz and W (K, N).
+template <typename T, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    inputs_few_rows(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ dxa, const T* __restrict__ A, T* __restrict__ dx,
+                    long long M, long long N, long long K, long long R) {
+    static_assert(NK, "A is read as W is");
+    using Rows = few_rows::RowLoader<T, BM, WARPS>;
+    using Columns = few_rows::RowLoader<T, BN, WARPS>;
+    wait_for_previous_launch();
+    int depth = static_cast<int>((N + SLAB<T> - 1) / SLAB<T>), more = static_cast<int>((R + SLAB<T> - 1) / SLAB<T>);
+    long long m0, n0, width = filled_up<T>(N), rank = filled_up<T>(R);
+    block_origin(M, K, BM, BN, m0, n0);
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
+    few_rows::InTurn<false, WARPS, Rows, Rows> rows(Rows(dz, m0, M, width), Rows(dxa, m0, M, rank), depth);
+    few_rows::InTurn<false, WARPS, Columns, Columns> columns(Columns(W, n0, K, width), Columns(A, n0, K, rank), depth);
+    few_rows_of<WARPS, STAGES, BM, BN, 1>(tile, rows, columns, depth + more, dx, M, K, m0, n0, Stored{}, [] {}, [] { __syncthreads(); });
+}
 
 // dx in IEEE float32: the sums of dz @ Wᵀ and, in the epilogue, dxa @ Aᵀ, both of whose rows are whole vectors.
 struct Lifted : Stored {

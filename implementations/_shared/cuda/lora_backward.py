@@ -1,8 +1,8 @@
 """The launches of lora_backward.cuh, the backward pass of a linear layer with an adapter, and the choice of their tiles.
 
 `case` is one layer, as in lora.py. The tunables: KERNEL, what multiplies (`tensor` or, IEEE float32, `simt`: one launch of all
-products; `warpgroup` or, IEEE float32, `apart`: one of each; `whole`: one launch of everything, of few rows), and the tiles of the two large
-products, dx and dW. `whole` has one tile, and takes dx_num_stages alone. Matrices whose rows are no whole vectors of 16 bytes are copied
+products; `warpgroup` or, IEEE float32, `apart`: one of each; of few rows `few`: one of each, dx by warps that share N, or `whole`: one launch of
+everything), and the tiles of the two large products, dx and dW. `whole` has one tile, and takes dx_num_stages alone. Matrices whose rows are no whole vectors of 16 bytes are copied
 by the forward pass, dy by the backward pass (`filled`).
 """
 
@@ -20,9 +20,9 @@ NARROW_STAGES = 4  # of dA, dB and db
 NARROW_RESIDENT = 4  # blocks of them that a multiprocessor has at once
 # Rows from which each product has a launch, and in tf32: 300×2048→2048 took an H200 60.3 µs by warpgroups, by `tensor` 58.7, with 1000 rows 83 and 155
 MANY_ROWS, MANY_ROWS_IN_TF32 = 256, 320
+DEEP = 1024  # N from which warps share that of few rows of float: with 500 128×1048 took 35.5 µs so, in one launch 26.5, 2×215→3523 33.6 and 86.9
 MANY_PRODUCTS = 2**30  # the same: fewer are done before three launches have begun
-# Values of KERNEL with a launch for each product, and what multiplies there (matmul.py)
-EACH = {"warpgroup": "warpgroup", "apart": "simt"}
+EACH = "warpgroup", "apart", "few"  # values of KERNEL with a launch for each product
 WHOLE_ROWS, WHOLE_RANK = 64, 32  # the most that `whole` takes
 WHOLE_THREADS, WHOLE_LANES, WHOLE_PART = 384, 256, 32  # as in lora_few_rows.cuh: of them READERS, and ROWS
 WHOLE_ODD = 32  # as MOST_ODD there
@@ -36,14 +36,19 @@ def filled(case):
     return replace(case, sizes={**case.sizes, **sizes})
 
 
-def filled_products(case):
+def filled_products(case, kernel):
     """The cases of the products as launches of their own read them. M, which is the K of dW, lies across the rows of both of its operands, so that
-    any will do; but tf32 has them turned, and M filled up."""
+    any will do; but warpgroups have those of tf32 turned, and M filled up."""
     own = matmul.gradients(filled(case))
     dW = own["dW"]
-    if matmul.operand(case) == "tf32":
+    if _turns(case, kernel):
         dW = matmul.turned(dW)
     return own | {"dW": replace(dW, sizes={**dW.sizes, "K": filled_up(case, dW.sizes["K"])})}
+
+
+def _turns(case, kernel):
+    """Whether a launch turns the operands of dW."""
+    return kernel == "warpgroup" and matmul.operand(case) == "tf32"
 
 
 def config(case, device):
@@ -52,24 +57,49 @@ def config(case, device):
     whole = _one_launch(case, device) | {"KERNEL": "whole", "dx_num_stages": 2}
     if fits(case, device, whole) is None:
         return whole
+    if few := _few(case, device):
+        return few
     M, K, N = case.size("M", "K", "N")
     kernel = "apart" if is_ieee(case) else "warpgroup" if all(_by_warpgroups(case, device)) else None
     many = MANY_ROWS_IN_TF32 if matmul.operand(case) == "tf32" else MANY_ROWS
     if not kernel or many > M or M * K * N < MANY_PRODUCTS:
         return _one_launch(case, device)
-    own, found = filled_products(case), {"KERNEL": kernel}
-    for of in own:
-        chosen = matmul_choice.config(own[of], device, _tiles_of_each(of, kernel))
-        del chosen["KERNEL"]
-        found |= prefixed(of, chosen)
-    return found
+    own = filled_products(case, kernel)
+    return {"KERNEL": kernel} | _without_kernels(
+        {of: matmul_choice.config(own[of], device, _tiles_of_each(case, of, kernel)) for of in own}
+    )
 
 
-def _tiles_of_each(of, kernel):
+def _without_kernels(configs):
+    """The tunables of both products, which KERNEL says the kinds of."""
+    for of in configs.values():
+        del of["KERNEL"]
+    return prefixed("dx", configs["dx"]) | prefixed("dW", configs["dW"])
+
+
+def _few(case, device):
+    """Those with KERNEL=few, or None where there are more rows or dx is not deep. It is not chosen for 16 bits: 64×4096→4096 took an H200 45 µs so, by `whole` 40,
+    and 128 rows 57, by `tensor` 47."""
+    M, N = case.size("M", "N")
+    own = filled_products(case, "few")
+    if case.itemsize == 2 or case.options["w_layout"] == "nk" or M >= MANY_ROWS or N < DEEP:
+        return None
+    dx = matmul_choice.few_rows_config(own["dx"], device, _tiles_of_each(case, "dx", "few"))
+    if dx is None:
+        return None
+    dW = matmul_choice.config(own["dW"], device, _tiles_of_each(case, "dW", "few"))
+    return {"KERNEL": "few"} | _without_kernels({"dx": dx, "dW": dW})
+
+
+def _tiles_of_each(case, of, kernel):
     """Those of dx or dW beside matmul.SIMT_TILES, where each is a launch: blocks do not share the K of a left operand that is read across its rows."""
     if kernel == "warpgroup":
         return matmul.WARPGROUP_TILES
-    return matmul.SIMT_SPLIT_TILES if of == "dx" else ()
+    if of == "dW":
+        return () if is_ieee(case) else matmul.TENSOR_TILES
+    if kernel == "few":
+        return matmul.FLOAT_FEW_ROWS_TILES if is_ieee(case) else matmul.FEW_ROWS_TILES
+    return matmul.SIMT_SPLIT_TILES
 
 
 def _one_launch(case, device):
@@ -90,7 +120,7 @@ def _one_launch(case, device):
 
 def _by_warpgroups(case, device):
     """Whether warpgroups can multiply each product, of rows of whole vectors."""
-    return (matmul.multiplies_by_warpgroups(own, device) for own in filled_products(case).values())
+    return (matmul.multiplies_by_warpgroups(own, device) for own in filled_products(case, "warpgroup").values())
 
 
 def _work(product, tile, device):
@@ -117,13 +147,18 @@ def fits(case, device, config):
     if kernel in EACH:
         if kernel == "warpgroup" and not all(_by_warpgroups(case, device)):
             return matmul.NO_WARPGROUPS
-        own = filled_products(case)
-        reasons = (matmul.fits(own[of], device, _of_each(of, config), tiles=_tiles_of_each(of, kernel)) for of in own)
+        if kernel == "few" and (reason := _misfit_of_few(case)):
+            return reason
+        own = filled_products(case, kernel)
+        reasons = (
+            matmul.fits(own[of], device, _of_each(case, of, config), tiles=_tiles_of_each(case, of, kernel))
+            for of in own
+        )
         return next(filter(None, reasons), None)
     if kernel == "whole":
         return _misfit_of_whole(case, device, config)
     if kernel != usual_kernel(case):
-        return "IEEE float32 is multiplied by KERNEL=simt or apart, everything else by tensor, warpgroup or whole"
+        return "IEEE float32 is multiplied by KERNEL=simt, apart or few, everything else by tensor, warpgroup, few or whole"
     tiles = [tile_of(config, of) for of in own]
     if None in tiles:
         return f"the tiles of dx and dW are {', '.join(f'{t.rows}×{t.columns}' for t in TILES)} in clusters of 1"
@@ -132,6 +167,15 @@ def fits(case, device, config):
     if (stages := min(config["dx_num_stages"], config["dW_num_stages"])) < 2:
         return f"num_stages is {stages}: one is read while another is written"
     return too_large(_products_bytes(case, config), device)
+
+
+def _misfit_of_few(case):
+    """Why `few` cannot multiply the case, or None."""
+    if case.options["w_layout"] == "nk":
+        return "KERNEL=few reads A as W (K, N): w_layout=kn"
+    if case.itemsize == 2 and filled(case) != case:
+        return "KERNEL=few takes K, N and R of whole vectors of 16 bytes in 16 bits"
+    return None
 
 
 def is_few(case):
@@ -293,16 +337,19 @@ def _elementwise(file, kernel, case):
     return Launch(program, -(-vectors // THREADS), THREADS, dtypes=(case.dtype,) * (3 if pulls else 2))
 
 
-def _of_each(of, config):
+def _of_each(case, of, config):
     """The tunables of dx or dW, where each is a launch."""
-    return of_launch(of, config) | {"KERNEL": EACH[config["KERNEL"]]}
+    kernel = config["KERNEL"]
+    if kernel == "few":
+        kernel = "few_rows" if of == "dx" else usual_kernel(case)
+    return of_launch(of, config) | {"KERNEL": "simt" if kernel == "apart" else kernel}
 
 
 def _launch_of_each(file, case, device, config):
-    """dx, dW, before which tf32 has its operands turned, and `narrow`."""
-    own, dtype, operand = filled_products(case), case.dtype, matmul.operand(case)
-    of_dx, of_dW = (_of_each(of, config) for of in own)
-    turned = operand == "tf32"
+    """dx, dW, before which warpgroups have operands of tf32 turned, and `narrow`."""
+    kernel, dtype, operand = config["KERNEL"], case.dtype, matmul.operand(case)
+    own, turned = filled_products(case, kernel), _turns(case, kernel)
+    of_dx, of_dW = (_of_each(case, of, config) for of in own)
     dx = matmul.launch(file, "inputs", own["dx"], device, of_dx, dtypes=(*(operand,) * 4, dtype))
     dW = matmul.launch(
         file, "weights", own["dW"], device, of_dW, dtypes=(operand, operand, dtype), transposed=not turned
@@ -362,7 +409,7 @@ def build(file, case, device, config, follows=False):
         replace(case, sizes={**filled(case).sizes, "N": N}) if read else case, down, up, keeps=True
     )
     activated = [launch.returning({1: (M, N)}, (M * N,)) for launch in activated]
-    gradients = _bound(case, launches(file, case, device, config, follows), config["KERNEL"] == "whole")
+    gradients = _bound(case, launches(file, case, device, config, follows), config["KERNEL"])
 
     def forward(x, scale, W, b, A, B):
         given = x, W, A, B
@@ -392,9 +439,9 @@ def _bound_filled(launch, case, shapes):
     return launch.returning(shapes, case.size("M", "K", "N", "R"), absent=absent)
 
 
-def _bound(case, described, whole):
+def _bound(case, described, kernel):
     """A function of dy, x, scale, W, A, B, x @ A and, where there is an activation, z: → dx, dW, dA, dB, db."""
-    sizes = M, K, N, R = case.size("M", "K", "N", "R")
+    whole, (M, K, N, R) = kernel == "whole", (sizes := case.size("M", "K", "N", "R"))
     linear, nk = case.options["activation"] == "none", case.options["w_layout"] == "nk"
     adapter, of_W, steps = ((K, R), (R, N), (N,)), (N, K) if nk else (K, N), list(described)
     of_dz, of_dxa = (M, filled_up(case, N)), (M, filled_up(case, R))
@@ -423,7 +470,7 @@ def _bound(case, described, whole):
     else:
         *of_turning, inputs, weigh, narrow = steps
         inputs = inputs.returning({4: (M, K)}, (M, N, K, R))
-        of_dW = filled_products(case)["dW"]
+        of_dW = filled_products(case, kernel)["dW"]
         turn = of_turning and weights.turned_by(of_turning[0], filled(case), of_dW)
         depth = of_dW.sizes["K"] if turn else M
         weigh = weigh.returning({2: of_W}, (N, depth, K) if nk else (K, depth, N))

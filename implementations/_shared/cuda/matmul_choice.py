@@ -173,7 +173,8 @@ PRODUCTS = 128 * CLOCK
 SIMT_LATENCY, SIMT_WARPS, SIMT_END = 0.17, 12, 5.3e-4
 # More where a scheduler has one warp: 2048×512→512 by 256 blocks took 37 µs, by 256 clusters of two 30
 SIMT_ALONE = 0.04
-SIMT_FEW = 1.25  # of few rows, which wait for W: 24 times of up to 128 rows, 0.9 to 1.7 times what these say
+# of few rows, which wait for W: 24 times of up to 128 rows, 0.9 to 1.7 times what these say, and 1.2 with 216
+SIMT_FEW, SIMT_FEW_ROWS = 1.25, 256
 
 
 def simt_time(case, tile, schedule, parts, device):
@@ -196,7 +197,7 @@ def simt_time(case, tile, schedule, parts, device):
     time = rounds * round_of(beside) + round_of(rest) + (CLUSTERED if tile.cluster > 1 else 0)
     if schedule == "strips" and parts == 2:
         time *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
-    return time * (SIMT_FEW if M <= FEW_ROWS else 1)
+    return time * (SIMT_FEW if M <= SIMT_FEW_ROWS else 1)
 
 
 # ---- few rows ------------------------------------------------------------------------------------------------------------

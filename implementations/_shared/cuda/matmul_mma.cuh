@@ -410,3 +410,25 @@ __device__ __forceinline__ void matmul_mma(const T* __restrict__ x, const T* __r
     mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
     tile.template epilogue<ALIGNED>(memory, y, M, N, m0, n0, f);
 }
+
+// The same with one W, where rows of x and W of float are whole vectors of 16 bytes, with zeros behind the last element; those of y need not be. Of 16
+// bits both or none are, as ALIGNED says.
+template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES, bool XT = false, typename F>
+__device__ __forceinline__ void matmul_mma_filled(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M, long long K,
+                                                  long long N, F f) {
+    if constexpr (sizeof(T) == 2) {
+        matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1, XT>(x, W, y, M, K, N, f);
+    } else {
+        using Tile = TensorTile<T, NK, BM, BN, WM, WN, 1, XT>;
+        extern __shared__ __align__(128) unsigned char memory[];  // as in matmul_mma
+        long long m0, n0, depth = filled_up<T>(K);
+        block_origin(M, N, BM, BN, m0, n0);
+        wait_for_previous_launch();
+        Tile tile;
+        WeightLoader<!XT, T, true, BM, Tile::THREADS, 1> rows(x, m0, XT ? filled_up<T>(M) : M, XT ? K : depth);
+        WeightLoader<NK, T, true, BN, Tile::THREADS, 1> columns(W, n0, NK ? N : filled_up<T>(N), NK ? depth : K);
+        mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
+        if (N % Vector<T>::SIZE == 0) tile.template epilogue<true>(memory, y, M, N, m0, n0, f);
+        else tile.template epilogue<false>(memory, y, M, N, m0, n0, f);
+    }
+}

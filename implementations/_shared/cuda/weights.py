@@ -3,6 +3,8 @@
 `case` is one of x (M, K) with W (K, N) or (N, K).
 """
 
+from dataclasses import replace
+
 from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import Launch, instance
 from implementations._shared.cuda.linear_gradients import weights_shape
@@ -32,3 +34,12 @@ def turned_by(launch, case, turned):
     """A function of dz and x, which returns both turned."""
     (K, N), pitch = case.size("K", "N"), turned.sizes["K"]
     return launch.returning({2: (N, pitch), 3: (K, pitch)})
+
+
+def upright(own, device):
+    """A case of dW of x as it lies as its launch takes it, and its tiles beside matmul.SIMT_TILES. Its depth lies across the rows of both operands, so that
+    any will do for warpgroups."""
+    across = replace(own, sizes={**own.sizes, "K": filled_up(own, own.sizes["K"])})
+    if own.itemsize == 2 and matmul.multiplies_by_warpgroups(across, device):
+        return across, matmul.WARPGROUP_TILES
+    return own, matmul.TENSOR_TILES

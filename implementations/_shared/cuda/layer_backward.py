@@ -201,6 +201,21 @@ def linear_config(case, device):
     return chosen
 
 
+def copies(file, case, device):
+    """The copies of x and W, by `file`, to rows as `whole_rows` has them: None where they are as they came, else (a launch, its result's shape)."""
+    whole, rows = whole_rows(case, device), linear_gradients.weights_shape(case)
+    shapes = (
+        (case.size("M", "K"), whole.size("M", "K")),
+        (rows, (rows[0], linear_gradients.weights_shape(whole)[1])),
+    )
+    return [
+        None
+        if whole is case or rows_are_aligned(case, given[1])
+        else (rows_copy(file, case, device, *given, copied[1]), copied)
+        for given, copied in shapes
+    ]
+
+
 def rows_copy(file, case, device, rows, length, pitch):
     """`whole_rows` of `file`, of a matrix with so many rows: its copy with rows of `pitch` elements."""
     grid = min(-(-rows * pitch * case.itemsize // (16 * THREADS)), 8 * multiprocessors(device))

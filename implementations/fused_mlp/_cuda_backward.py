@@ -13,6 +13,7 @@ from pathlib import Path
 from implementations._shared.cuda import layer_backward, matmul, perceptron_layers
 from implementations._shared.cuda.launch import TYPES, in_turn
 from implementations._shared.cuda.perceptron import widths
+from implementations.fused_mlp import _cuda_weights as weights
 
 FILE = Path(__file__).with_name("cuda_backward.cu")
 LAYERS_FILE = Path(__file__).with_name("cuda_layers.cu")
@@ -40,9 +41,7 @@ def _forward(case, device):
         behind = own[i + 1] if i + 1 < len(own) and copies[i + 1][1] is None else None  # whose W is there already
         found.append((*copies[i], _layer_launch(layer, behind, device)))
     in_order = iter(in_turn(*(launch for of_layer in found for launch in _launches_of(of_layer))))
-    return [
-        (*(c and (next(in_order), c[1]) for c in (of_x, of_W)), next(in_order)) for of_x, of_W, _ in found
-    ]
+    return [(*(c and (next(in_order), c[1]) for c in (of_x, of_W)), next(in_order)) for of_x, of_W, _ in found]
 
 
 def _launches_of(of_layer):
@@ -88,19 +87,23 @@ def _forward_call(case, device):
 
 
 def _backward(case, device):
-    """The launches of each layer, `pull_layer` and its products, from the last layer to the first."""
-    found = []
-    for layer in reversed(layers(case)):
+    """The launches of each layer, `pull_layer` and its products, from the last layer to the first; and behind them those of dW of narrow ones."""
+    found, own = [], layers(case)
+    for layer in reversed(own):
         arguments, given = (TYPES[case.dtype], layer.options["activation"].upper()), (case.dtype, case.dtype)
         pull = layer_backward.pull_launch(FILE, layer, device, "pull_layer", arguments, given)
-        found.append((pull, *layer_backward.launches(FILE, layer, device, layer_backward.config(layer, device))))
+        config, weighs = layer_backward.config(layer, device), not weights.is_narrow(layer, device)
+        found.append((pull, *layer_backward.launches(FILE, layer, device, config, weighs=weighs)))
+    found.append(weights.launches(FILE, [layer for layer in own if weights.is_narrow(layer, device)], device))
     in_order = iter(in_turn(*chain.from_iterable(found)))
-    return [[next(in_order) for _ in of_layer] for of_layer in found]
+    *of_layers, of_narrow = [[next(in_order) for _ in launches] for launches in found]
+    return of_layers, of_narrow
 
 
 def launches(case, device):
     """Those of the call, in the order in which they are launched."""
-    behind = tuple(chain.from_iterable(_backward(case, device)))
+    of_layers, of_narrow = _backward(case, device)
+    behind = (*chain.from_iterable(of_layers), *of_narrow)
     if case.mode == "backward":
         return behind
     return *chain.from_iterable(map(_launches_of, _forward(case, device))), *behind
@@ -108,18 +111,25 @@ def launches(case, device):
 
 def build(case, device):
     """(forward, backward) of x, W1, b1, W2, b2, …"""
-    steps, count = [], case.sizes["LAYERS"]
-    for layer, (first, *behind) in zip(reversed(layers(case)), _backward(case, device), strict=True):
-        pull = layer_backward.pulling(first, layer, device, behind, rows=False, columns=True)
-        steps.append((pull, layer_backward.gradients(layer, device, behind, rows=False, columns=True)))
+    own, steps = layers(case), []
+    of_layers, of_narrow = _backward(case, device)
+    narrow = [i for i, layer in enumerate(own) if weights.is_narrow(layer, device)]
+    for i, (first, *behind) in zip(range(len(own) - 1, -1, -1), of_layers, strict=True):
+        pull = layer_backward.pulling(first, own[i], device, behind, rows=False, columns=True)
+        products = layer_backward.gradients(own[i], device, behind, rows=False, columns=True, weighs=i not in narrow)
+        steps.append((i, pull, products))
+    weigh = weights.call(of_narrow, [own[i] for i in narrow], device) if narrow else None
 
     def backward(residuals, dy):
-        kept, results, made = residuals[: 2 * count], (*residuals[2 * count :], dy), []
-        for i, (pull, products) in zip(range(count - 1, -1, -1), steps, strict=True):
+        kept, results = residuals[: 2 * len(own)], (*residuals[2 * len(own) :], dy)
+        made, dzs = [None] * (2 * len(own)), {}
+        for i, pull, products in steps:
             x, W = kept[2 * i : 2 * i + 2]
-            dz, row_parts, db, column_parts, flags = pull(results[i], dy)
-            dy, dW = products(dz, W, x, None, row_parts, db, column_parts, flags)
-            made = [dW, db, *made]
+            dzs[i], row_parts, made[2 * i + 1], column_parts, flags = pull(results[i], dy)
+            dy, made[2 * i] = products(dzs[i], W, x, None, row_parts, made[2 * i + 1], column_parts, flags)
+        if narrow:
+            for i, dW in zip(narrow, weigh([(kept[2 * i], dzs[i]) for i in narrow]), strict=True):
+                made[2 * i] = dW
         return dy, *made
 
     return _forward_call(case, device), backward

@@ -3,6 +3,9 @@
 //
 //   pull_layer   some rows and columns of dz, of dy or of dx of the layer above, and their sums for db; then
 //   gradients_…, or turned_operands, inputs_… and weights_…       dx, dW and db
+//
+// and at the end weights_of_layers, and sum_weights, for layers whose dW has no launch of its own (_weights.cuh).
+#include "_weights.cuh"
 #include "_shared/cuda/layer_backward.cuh"
 #include "_shared/cuda/pulled.cuh"
 

@@ -41,6 +41,11 @@ EXPECT = (
     # 13 columns of x are one slab, whose elements are all asked for before one is stored to shared memory
     {"variant": "default", "case": "bottom_2048", "dtype": "float32", "precision": "tf32", "arch": "sm_90a", "expect": "spills=0,waits_in_groups=0,launches=4"},
     {"variant": "default", "case": "bottom_2048", "dtype": "float32", "precision": "tf32", "arch": "sm_80", "expect": "spills=0,launches=4"},
+    # layer by layer, dz and the products; and dW of the narrow ones, with the parts that are left of it
+    {"variant": "default", "case": "bottom_2048", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a", "expect": "spills=0,launches=10,HGMMA>=12,waits_in_groups=0"},
+    {"variant": "default", "case": "bottom_2048", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"), "expect": "spills=0,launches=10,tensor_core>=1"},
+    {"variant": "default", "case": "bottom_2048", "dtype": "float32", "precision": ("ieee", "tf32"), "mode": "forward_backward", "arch": "sm_90a", "expect": "spills=0"},
+    {"variant": "default", "case": "odd", "dtype": "float32", "precision": "ieee", "mode": "backward", "arch": ("sm_80", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     "default": {

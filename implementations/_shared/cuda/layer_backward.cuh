@@ -130,11 +130,12 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     } else {
         long long rows = NK ? K : N, columns = NK ? N : K;
         block_origin(rows, columns, 128, 128, m0, n0, blockIdx.x - of_inputs);
+        int first_row = static_cast<int>(m0), first_column = static_cast<int>(n0);  // what is kept until the end has no registers for more
         Weights tile;  // not before: sums that are cleared where those of the other blocks are take registers from these
         ColumnLoader<T, true, 128, Weights::THREADS> lefts(left, m0, NK ? whole_K : whole_N, M), rights(right, n0, NK ? whole_N : whole_K, M);
         mainloop<2>(tile, memory, lefts, rights, static_cast<int>((M + SLAB<T> - 1) / SLAB<T>));
-        if constexpr (ALIGNED) tile.template epilogue<true>(memory, dW, rows, columns, m0, n0, Stored{});
-        else store_elements(tile, reinterpret_cast<T*>(memory), dW, rows, columns, m0, n0);
+        if constexpr (ALIGNED) tile.template epilogue<true>(memory, dW, rows, columns, first_row, first_column, Stored{});
+        else store_elements(tile, reinterpret_cast<T*>(memory), dW, rows, columns, first_row, first_column);
     }
 }
 

@@ -16,3 +16,9 @@ SHARED_BYTES = {A100: 163 << 10, H200: 227 << 10, B200: 227 << 10, RTX3090: 99 <
 
 def module_of(name):
     return importlib.import_module(f"implementations.{name}.cuda")
+
+
+def mlp(M, *widths):
+    """The sizes of fused_mlp with these widths."""
+    padded = (*widths, 1, 1, 1)[:5]
+    return {"M": M, "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate(padded)}

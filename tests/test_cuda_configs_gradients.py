@@ -5,7 +5,7 @@ import pytest
 import torch
 
 pytest.importorskip("cuda.core")
-from cuda_kernels import H200, KERNELS, module_of
+from cuda_kernels import A100, H200, KERNELS, mlp, module_of
 
 from fusebench.cases import make_case
 
@@ -268,3 +268,41 @@ def test_small_blocks_do_not_begin_while_the_launch_before_them_ends():
     case, module = make_case(KERNELS["lola"], "batch", "float32", mode="backward"), module_of("lola")
     _, dx, dW = module.launches(case, "multirow", H200, module.config(case, "multirow", H200))
     assert (dx.block, dx.overlaps) == (64, False) and (dW.block, dW.overlaps) == (256, True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "device", "narrow"),
+    [
+        # DLRM's dense features: of 512-256 both products are one launch on Hopper in 16 bits
+        (mlp(2048, 13, 512, 256, 64, 16), "bfloat16", H200, 3), (mlp(2048, 13, 512, 256, 64, 16), "bfloat16", A100, 4),
+        (mlp(2048, 13, 512, 256, 64, 16), "float32", H200, 4), (mlp(65536, 512, 512, 256, 1), "bfloat16", H200, 1),
+        (mlp(2048, 1024, 1024, 1024), "float32", H200, 0), (mlp(2048, 1024, 1024, 1024), "bfloat16", H200, 0),
+        (mlp(100, 512, 512, 256), "bfloat16", H200, 0),  # few rows
+    ],
+)  # fmt: skip
+def test_all_narrow_layers_of_a_perceptron_have_one_launch_for_their_weights(sizes, dtype, device, narrow):
+    """Whose blocks share the rows of the batch where that gives multiprocessors more of them, as many as run at once."""
+    from implementations.fused_mlp import _cuda_backward, _cuda_weights
+
+    case, module = make_case(KERNELS["fused_mlp"], sizes, dtype, mode="backward"), module_of("fused_mlp")
+    own = [layer for layer in _cuda_backward.layers(case) if _cuda_weights.is_narrow(layer, device)]
+    assert len(own) == narrow
+    launches = module.launches(case, "default", device, {})
+    names = [launch.program.name.partition("<")[0] for launch in launches]
+    assert names.count("weights_of_layers") == (narrow > 0)
+    if narrow:
+        rows, count = _cuda_weights.shares(own, device)
+        assert rows * (count - 1) < sizes["M"] <= rows * count and rows % 64 == 0
+        assert names.count("sum_weights") == (count > 1)
+        products = launches[names.index("weights_of_layers")]
+        assert products.grid <= 6 * device.multiprocessors
+
+
+def test_a_column_of_dz_has_few_parts_however_many_rows_there_are():
+    """Since a thread adds them up one behind another."""
+    from implementations._shared.cuda import layer_backward
+
+    for M in (1, 128, 2048, 16384, 16385, 65536, 1_000_000):
+        for name in ("lola", "geglu"):
+            case = make_case(KERNELS[name], {"M": M, "K": 64, "N": 64}, "bfloat16", mode="backward")
+            assert layer_backward.pulled_blocks(case, H200, 1)[0] <= 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import DEVICE
-from cuda_kernels import module_of
+from cuda_kernels import mlp, module_of
 from turns import in_turns
 
 from fusebench.cases import make_case
@@ -207,4 +207,33 @@ def test_a_gated_layer_is_right_with_what_its_gradients_need(
     first, *_ = module.launches(case, variant, EMULATED, module.config(case, variant, EMULATED))
     assert first.program.name.startswith(begins) and first.program.name.endswith(ends)
     (record,) = run_cells([Cell(case, "cuda", variant)])
+    assert record.status == "ok", record.reason
+
+
+OF_LAYERS = [
+    # narrow layers, whose dW is of rows of single elements and of whole vectors, and of blocks that share the rows of the batch
+    (mlp(300, 13, 72, 35, 16), "bfloat16", "ieee", "kn", "sigmoid", ["weights_of_layers", "sum_weights"]),
+    (mlp(150, 13, 72, 35, 16), "float32", "ieee", "nk", "relu", ["weights_of_layers", "sum_weights"]),
+    (mlp(300, 13, 75, 40), "float32", "tf32", "nk", "none", ["weights_of_layers", "sum_weights"]),
+    (mlp(37, 13, 131, 67, 5), "float16", "ieee", "nk", "none", ["weights_of_layers"]),
+    # layers of both products in one launch, of few rows too; hidden layers in other rows than their own, which the one below has otherwise
+    (mlp(200, 200, 136, 203, 150), "bfloat16", "ieee", "kn", "none", ["gradients_together"]),
+    (mlp(130, 133, 131, 64, 7), "float16", "ieee", "nk", "sigmoid", ["weights_of_layers", "sum_weights"]),
+    (mlp(5, 131, 328, 135), "bfloat16", "ieee", "kn", "relu", ["gradients_few_rows"]),
+    (mlp(70, 203, 201), "float32", "ieee", "kn", "none", ["weights_simt"]),  # wide, for a card with 8 multiprocessors: dW is a launch of its own
+    (mlp(130, 200, 328, 3), "float32", "tf32", "kn", "none", ["weights_warpgroup", "weights_of_layers", "sum_weights"]),  # and of turned operands
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "dtype", "precision", "layout", "last", "ends"), in_turns(OF_LAYERS))
+def test_gradients_of_a_perceptron_are_right(run_cells, kernels, sizes, dtype, precision, layout, last, ends):
+    """With y, of a forward pass that keeps its hidden layers."""
+    case = make_case(
+        kernels["fused_mlp"], sizes, dtype, precision, {"w_layout": layout, "last": last}, "forward_backward"
+    )
+    launches = module_of("fused_mlp").launches(case, "default", EMULATED, {})
+    names = [launch.program.name.partition("<")[0] for launch in launches]
+    assert names.count("pull_layer") == case.sizes["LAYERS"]
+    assert names[-len(ends) :] == ends
+    (record,) = run_cells([Cell(case, "cuda", "default")])
     assert record.status == "ok", record.reason

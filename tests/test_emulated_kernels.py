@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import DEVICE
+from cuda_kernels import mlp
 from turns import in_turns
 
 from fusebench.cases import make_case
@@ -46,12 +47,6 @@ STRIPS = {"KERNEL": "simt", "BLOCK_M": 128, "BLOCK_N": 256, "CLUSTER": 1, "num_s
 SHARED = STRIPS | {"BLOCK_M": 32, "BLOCK_N": 64, "CLUSTER": 4, "SCHEDULE": "tiles"}
 OF_STRIPS, OF_SHARED = ({f"up_{name}": value for name, value in own.items()} for own in (STRIPS, SHARED))
 OF_FEW, OF_SPLIT = ({f"up_{name}": value for name, value in own.items()} for own in (FEW, SPLIT))
-
-
-def mlp(M, *widths):
-    """The sizes of fused_mlp with these widths."""
-    padded = (*widths, 1, 1, 1)[:5]
-    return {"M": M, "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate(padded)}
 
 
 OF_MLP = {"KERNEL": "warpgroup", "BLOCK_N": 128, "num_stages": 2}

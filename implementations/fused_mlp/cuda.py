@@ -3,17 +3,21 @@ algorithms): a launch for each layer, one launch, or two for four of them.
 
 KERNEL says which: those of perceptrons.py, `layers`, `tensor`, `simt` and `few_rows`; `warpgroup` is one launch for Hopper, 16 bits and the widths that it
 takes (`mlp_warpgroup`), and `three_and_one` two, of which the first is `warpgroup`'s (_cuda_three_and_one.py).
+
+The backward modes have a launch for each layer forward, and several for each backward, with tiles of their own choice (_cuda_backward.py).
 """
 
 from pathlib import Path
 
 from implementations._shared.cuda import perceptron_layers, perceptron_warpgroup, perceptrons
 from implementations._shared.cuda.launch import unsupported
+from implementations.fused_mlp import _cuda_backward as backward
 from implementations.fused_mlp import _cuda_three_and_one as three_and_one
 
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"default": ("hidden",)}
+BACKWARD = {"default": ("hidden", "value", "dz")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "emulated"
 EXPECT = (
@@ -37,6 +41,11 @@ EXPECT = (
     # 13 columns of x are one slab, whose elements are all asked for before one is stored to shared memory
     {"variant": "default", "case": "bottom_2048", "dtype": "float32", "precision": "tf32", "arch": "sm_90a", "expect": "spills=0,waits_in_groups=0,launches=4"},
     {"variant": "default", "case": "bottom_2048", "dtype": "float32", "precision": "tf32", "arch": "sm_80", "expect": "spills=0,launches=4"},
+    # layer by layer, dz and the products; and dW of the narrow ones, with the parts that are left of it
+    {"variant": "default", "case": "bottom_2048", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a", "expect": "spills=0,launches=10,HGMMA>=12,waits_in_groups=0"},
+    {"variant": "default", "case": "bottom_2048", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"), "expect": "spills=0,launches=10,tensor_core>=1"},
+    {"variant": "default", "case": "bottom_2048", "dtype": "float32", "precision": ("ieee", "tf32"), "mode": "forward_backward", "arch": "sm_90a", "expect": "spills=0"},
+    {"variant": "default", "case": "odd", "dtype": "float32", "precision": "ieee", "mode": "backward", "arch": ("sm_80", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     "default": {
@@ -53,7 +62,7 @@ TUNABLES = {
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
-LAYERS_FILE = Path(__file__).with_name("cuda_layers.cu")
+LAYERS_FILE = backward.LAYERS_FILE
 
 
 def skip(case, variant, device):
@@ -62,12 +71,16 @@ def skip(case, variant, device):
 
 def prepare(case, variant, x, *arrays):
     """W of (N, K) as (K, N), where Hopper's kernel could take the case; the W of layers as their launches want them; and those of the
-    first three layers as Hopper's kernel does, where it could take these alone."""
+    first three layers as Hopper's kernel does, where it could take these alone. Nothing in the backward modes: a step is about to change W."""
+    if case.mode != "forward":
+        return ()
     of_layers = *perceptron_layers.prepared(case, arrays), *three_and_one.prepared(case, arrays)
     return *perceptron_warpgroup.prepared(case, arrays), *of_layers
 
 
 def config(case, variant, device):
+    if case.mode != "forward":
+        return {}
     if in_registers := perceptron_warpgroup.config(case, device):
         return in_registers
     choices = perceptrons.choices(case, device)
@@ -85,6 +98,8 @@ def _of_both(case, device, config):
 
 
 def fits(case, variant, device, config):
+    if case.mode != "forward":
+        return None
     if config["KERNEL"] == "three_and_one":
         reason = three_and_one.no_such_case(case)
         return reason or three_and_one.fits(case, device, _of_both(case, device, config))
@@ -94,6 +109,8 @@ def fits(case, variant, device, config):
 
 
 def launches(case, variant, device, config):
+    if case.mode != "forward":
+        return backward.launches(case, device)
     if config["KERNEL"] == "three_and_one":
         return three_and_one.launches(FILE, LAYERS_FILE, case, device, _of_both(case, device, config))
     if config["KERNEL"] == "warpgroup":
@@ -103,6 +120,8 @@ def launches(case, variant, device, config):
 
 def build(case, variant, device, config):
     """call(x (M, N0), W1, b1, W2, b2, …, then what `prepare` made) → (M, N of the last layer)."""
+    if case.mode != "forward":
+        return backward.build(case, device)
     described, count = launches(case, variant, device, config), case.sizes["LAYERS"]
     given, turned = 1 + 2 * count, count if perceptron_warpgroup.is_turned(case) else 0
     of_layers, more = len(perceptron_layers.prepared_layers(case)), three_and_one.is_turned(case)

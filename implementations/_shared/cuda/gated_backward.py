@@ -4,7 +4,7 @@ dZ, then dx, dW and db; of very few rows one launch (gated_few_rows.py)."""
 
 from dataclasses import replace
 
-from implementations._shared.cuda import gated_few_rows, gated_products, layer_backward, linear_gradients
+from implementations._shared.cuda import gated_few_rows, gated_products, layer_backward
 from implementations._shared.cuda.gated_products import PARTS
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
 from implementations._shared.gpu import rows_are_aligned
@@ -36,19 +36,6 @@ def _gate(case):
     return f"Gate<{TYPES[case.dtype]}{f', {activation.upper()}' if activation else ''}>"
 
 
-def _copies(file, case, device):
-    """The copies of x and W to rows of whole vectors: None where they are as they came, else (a launch, its result's shape)."""
-    own = layer(case)
-    whole, rows = layer_backward.whole_rows(own, device), linear_gradients.weights_shape(own)
-    shapes = (own.size("M", "K"), whole.size("M", "K")), (rows, (rows[0], linear_gradients.weights_shape(whole)[1]))
-    return [
-        None
-        if whole is own or rows_are_aligned(case, given[1])
-        else (layer_backward.rows_copy(file, case, device, *given, copied[1]), copied)
-        for given, copied in shapes
-    ]
-
-
 def _forward(file, case, device):
     """(The copies, the launches of Z and of y, or the one of both.)"""
     if kept := _kept(file, case, device):
@@ -58,7 +45,7 @@ def _forward(file, case, device):
     program = instance(file, "gated", TYPES[dtype], _gate(case), rows_are_aligned(case, N))
     sizes = M, N, layer_backward.pulled_rows(own, device, PARTS)
     y = Launch(program, down * across, layer_backward.THREADS, dtypes=(dtype, dtype), sizes=sizes)
-    copies = _copies(file, case, device)
+    copies = layer_backward.copies(file, own, device)
     in_order = in_turn(*(c[0] for c in copies if c), layer_backward.linear(file, own, device), y)
     made = iter(in_order)
     return [c and (next(made), c[1]) for c in copies], in_order[-2:]

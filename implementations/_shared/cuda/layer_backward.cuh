@@ -81,23 +81,12 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
 }
 
 // Of few rows of float: the warps of a block share K.
-template <bool SIMT, bool NK, int BM, int BN, int WARPS, int STAGES, typename T, typename F>
-__device__ __forceinline__ void product_of_few_rows(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M, long long K,
-                                                    long long N, F f) {
-    wait_for_previous_launch();
-    long long m0, n0, depth = filled_up<T>(K);
-    block_origin(M, N, BM, BN, m0, n0);
-    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
-    few_rows::RowLoader<T, BM, WARPS> rows(x, m0, M, depth);
-    few_rows::WeightLoader<NK, T, BN, WARPS, 1> columns(W, n0, N, NK ? depth : K);
-    few_rows_of<WARPS, STAGES, BM, BN, 1>(tile, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), y, M, N, m0, n0, f, [] {},
-                                          [] { __syncthreads(); });
-}
 template <typename T, typename F, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 1)
     linear_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ z, T* __restrict__ y,
                     long long M, long long K, long long N) {
-    product_of_few_rows<SIMT, NK, BM, BN, WARPS, STAGES>(x, W, z, M, K, N, F(b, z, y));
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1>(tile, x, W, z, M, K, N, F(b, z, y), [] {}, [] { __syncthreads(); });
 }
 template <typename T, typename F, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 1)
@@ -105,7 +94,8 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
                     const float2* __restrict__ sums, const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ y, long long M,
                     long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
-    product_of_few_rows<SIMT, NK, BM, BN, WARPS, STAGES>(x, W, y, M, K, N, F(n, rstd, sums, N, pitch_of<T>(N), across));
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1>(tile, x, W, y, M, K, N, F(n, rstd, sums, N, pitch_of<T>(N), across), [] {}, [] { __syncthreads(); });
 }
 
 // The sums of a tile to y, whose rows are no whole vectors: neighbouring lanes store neighbouring elements, or pairs. Of vectors that are stored
@@ -162,11 +152,12 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     } else {
         long long rows = NK ? K : N, columns = NK ? N : K;
         block_origin(rows, columns, 128, 128, m0, n0, blockIdx.x - of_inputs);
+        int first_row = static_cast<int>(m0), first_column = static_cast<int>(n0);  // what is kept until the end has no registers for more
         Weights tile;  // not before: sums that are cleared where those of the other blocks are take registers from these
         ColumnLoader<T, true, 128, Weights::THREADS> lefts(left, m0, NK ? whole_K : whole_N, M), rights(right, n0, NK ? whole_N : whole_K, M);
         mainloop<2>(tile, memory, lefts, rights, static_cast<int>((M + SLAB<T> - 1) / SLAB<T>));
-        if constexpr (ALIGNED) tile.template epilogue<true>(memory, dW, rows, columns, m0, n0, Stored{});
-        else store_elements(tile, reinterpret_cast<T*>(memory), dW, rows, columns, m0, n0);
+        if constexpr (ALIGNED) tile.template epilogue<true>(memory, dW, rows, columns, first_row, first_column, Stored{});
+        else store_elements(tile, reinterpret_cast<T*>(memory), dW, rows, columns, first_row, first_column);
     }
 }
 

@@ -33,6 +33,7 @@ SHARED_BEGIN = 4.0
 LARGE_ROWS, LARGE, MANY_WEIGHTS, MANY_PRODUCTS = 256, 2**36, 2**22, 420_000_000
 # Rows in the time of a block of dz before its first one: an H200 took for lola's of 1024×4096 12.8 µs with 32 rows a block, 11.6 with 64
 PULL_BEGIN = 11
+MOST_PARTS = 256  # of the sum of a column, one behind another
 NUMBERS = "M", "K", "N"
 
 
@@ -238,6 +239,21 @@ def linear_config(case, device):
     return chosen
 
 
+def copies(file, case, device):
+    """The copies of x and W, by `file`, to rows as `whole_rows` has them: None where they are as they came, else (a launch, its result's shape)."""
+    whole, rows = whole_rows(case, device), linear_gradients.weights_shape(case)
+    shapes = (
+        (case.size("M", "K"), whole.size("M", "K")),
+        (rows, (rows[0], linear_gradients.weights_shape(whole)[1])),
+    )
+    return [
+        None
+        if whole is case or rows_are_aligned(case, given[1])
+        else (rows_copy(file, case, device, *given, copied[1]), copied)
+        for given, copied in shapes
+    ]
+
+
 def rows_copy(file, case, device, rows, length, pitch):
     """`whole_rows` of `file`, of a matrix with so many rows: its copy with rows of `pitch` elements."""
     grid = min(-(-rows * pitch * case.itemsize // (16 * THREADS)), 8 * multiprocessors(device))
@@ -258,12 +274,15 @@ def pull_launch(file, case, device, kernel, arguments, given, parts=1):
 
 
 def pulled_rows(case, device, parts):
-    """Rows of dz that a block makes: as many as its threads have on their way at once, or more."""
+    """Rows of dz that a block makes: as many as its threads have on their way at once, or more, so that a column's sum has no more parts than MOST_PARTS."""
     across, at_once = _pulled_across(case, parts), 2 * multiprocessors(device)
 
     def time(rows):
         return math.ceil(math.ceil(case.sizes["M"] / rows) * across / at_once) * (PULL_BEGIN + rows)
 
+    least = -(-case.sizes["M"] // MOST_PARTS)
+    if least > 64:
+        return -(-least // 64) * 64
     return min((rows for rows in (16, 32, 64) if rows >= 32 // parts), key=time)
 
 
@@ -310,8 +329,9 @@ def pulling(launch, case, device, behind, rows, columns, parts=1):
 # ---- products ------------------------------------------------------------------------------------------------------------
 
 
-def launches(file, case, device, config, epilogue="StoredGradient", columns=True, parts=1):
-    """The launches behind dz: of both products, or of dx and of dW, and before them of turned operands. `epilogue` is the template of F; `columns` says that db is wanted."""
+def launches(file, case, device, config, epilogue="StoredGradient", columns=True, parts=1, weighs=True):
+    """The launches behind dz: of both products, or of dx and of dW, and before them of turned operands. `epilogue` is the template of F; `columns` says
+    that db is wanted, `weighs` that dW is, which is elsewhere only where it has a launch of its own."""
     own, dtype, how = matmul.gradients(whole_rows(case, device)), case.dtype, way(case, device)
     down, across = pulled_blocks(case, device, parts)
     down = down if columns else 0
@@ -330,6 +350,8 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
     chosen, dtypes = of_launch("dx", config), (*(matmul.operand(case),) * 2, *given, dtype)
     dx = matmul_turned.launch_of_any(file, "inputs", own["dx"], device, chosen, dtypes, (made_of,))
     dx, chosen = replace(dx, sizes=(across, down)), of_launch("dW", config)
+    if not weighs:
+        return (dx,)
     if turned := weights.of_turned(case, device):
         dW = matmul_turned.launch_of_any(file, "weights", turned, device, chosen, ("tf32", "tf32", dtype))
         return weights.turning(file, whole_rows(case, device), turned), dx, dW
@@ -372,19 +394,19 @@ def _beside_tiles(case, config):
     return [-(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"]) for m, n in shapes]
 
 
-def gradients(case, device, behind, rows, columns, parts=1):
-    """A function of dz, W, x, 1 / deviations or None, and the rest of what `pulling` returns, which returns dx and dW."""
+def gradients(case, device, behind, rows, columns, parts=1, weighs=True):
+    """A function of dz, W, x, 1 / deviations or None, and the rest of what `pulling` returns, which returns dx and dW, or None for the latter."""
     nk, how, shape = case.options["w_layout"] == "nk", way(case, device), linear_gradients.weights_shape(case)
     down = pulled_blocks(case, device, parts)[0]
     # n, rstd, parts of rows, parts of columns and db: which of them there are
     there = rows, rows, rows, columns and down > 1, columns
-    apart, turned = how == "apart", weights.of_turned(case, device)
+    apart, turned = how == "apart", weighs and weights.of_turned(case, device)
     first = 2 if apart else 4
     absent = [first + i for i, given in enumerate(there) if not given]
     if apart:
-        own, (*of_turning, of_dx, of_dW) = matmul.gradients(case), behind
+        own, (*of_turning, of_dx, of_dW) = matmul.gradients(case), behind if weighs else (*behind, None)
         inputs = of_dx.returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
-        weigh = of_dW.returning({2: shape}, (turned or own["dW"]).size(*NUMBERS))
+        weigh = of_dW and of_dW.returning({2: shape}, (turned or own["dW"]).size(*NUMBERS))
         turn = turned and weights.turned_by(of_turning[0], whole_rows(case, device), turned)
     else:
         made = {9: case.size("M", "K"), 10: shape}
@@ -401,7 +423,7 @@ def gradients(case, device, behind, rows, columns, parts=1):
             dz_turned, x_turned = turn(dz, x)
             operands = (dz_turned, x_turned) if nk else (x_turned, dz_turned)
         if apart:
-            return inputs(dz, W, *given), weigh(*operands)
+            return inputs(dz, W, *given), weigh and weigh(*operands)
         return both(dz, W, *operands, *given, *([] if flags is None else [flags]))[:2]
 
     return call

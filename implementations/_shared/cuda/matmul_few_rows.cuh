@@ -8,7 +8,7 @@
 // for another before the end, and WARPS * STAGES slabs of a block are on their way at once. At the end the warps' sums meet in shared memory,
 // where they are added in the order of the warps, so that results are the same in each run.
 //
-// W has rows of whole vectors of 16 bytes, with zeros behind N; x, too, where ALIGNED, else it is of float. Epilogues are those of matmul_mma.cuh,
+// W has rows of whole vectors of 16 bytes, with zeros behind the last element; x, too, where ALIGNED, else it is of float. Epilogues are those of matmul_mma.cuh,
 // but column() is called before the product, so that nobody waits for a bias at its end.
 #pragma once
 #include "_shared/cuda/matmul_simt.cuh"
@@ -322,10 +322,10 @@ template <int WARPS, int STAGES, bool ALIGNED, bool NK, int BM, int BN, int PART
 __device__ __forceinline__ void matmul_few_rows(Tile& tile, const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M,
                                                 long long K, long long N, F f, Begin begin, Finish finish) {
     wait_for_previous_launch();
-    long long m0, n0;
+    long long m0, n0, length = ALIGNED ? filled_up<T>(K) : K;  // of a row of x, and of W (N, K)
     block_origin(M, N, BM, BN / PARTS, m0, n0);
-    few_rows::RowLoader<T, BM, WARPS, 1, ALIGNED> rows(x, m0, M, K);
-    few_rows::WeightLoader<NK, T, BN, WARPS, PARTS> columns(W, n0, N, K);
+    few_rows::RowLoader<T, BM, WARPS, 1, ALIGNED> rows(x, m0, M, length);
+    few_rows::WeightLoader<NK, T, BN, WARPS, PARTS> columns(W, n0, N, NK ? length : K);
     few_rows_of<WARPS, STAGES, BM, BN, PARTS>(tile, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), y, M, N, m0, n0, f, begin,
                                               finish);
 }

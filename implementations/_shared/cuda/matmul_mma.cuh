@@ -411,12 +411,12 @@ __device__ __forceinline__ void matmul_mma(const T* __restrict__ x, const T* __r
     tile.template epilogue<ALIGNED>(memory, y, M, N, m0, n0, f);
 }
 
-// The same with one W, where rows of x and W of float are whole vectors of 16 bytes, with zeros behind the last element; those of y need not be. Of 16
-// bits both or none are, as ALIGNED says.
+// The same with one W, where rows of x and W of float, if they are whole vectors of 16 bytes, may be longer than what is in them, with zeros behind it;
+// those of y are not.
 template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES, bool XT = false, typename F>
 __device__ __forceinline__ void matmul_mma_filled(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M, long long K,
                                                   long long N, F f) {
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (sizeof(T) == 2 || !ALIGNED) {
         matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1, XT>(x, W, y, M, K, N, f);
     } else {
         using Tile = TensorTile<T, NK, BM, BN, WM, WN, 1, XT>;

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     layer_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, const T* next,
                  long long M, long long K, long long N, long long width, long long bytes) {
     prefetch_to_cache(next, bytes);
-    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width));
+    matmul_mma_filled<T, ALIGNED, NK, BM, BN, WM, WN, STAGES>(x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width));
 }
 
 // A layer of no more than one slab of K, of W (N, K), whose rows and those of x lie anywhere: all elements of a thread are on their way at once,

@@ -68,7 +68,7 @@ def layers(case, pitch=None):
 
 
 def _is_one_slab(product):
-    """Whether layer_one_slab is for a product: with tensor cores, no more than a slab of K, and rows that lie anywhere."""
+    """Whether layer_one_slab is for a product, once W is (N, K): with tensor cores, no more than a slab of K, and rows that lie anywhere."""
     K = product.sizes["K"]
     return not is_ieee(product) and matmul.slab(product) >= K and not rows_are_aligned(product, K)
 
@@ -120,7 +120,7 @@ def layer_config(product, device):
     by_elements = own["KERNEL"] == "tensor" and not rows_are_aligned(product, *product.size("K", "N"))
     found = matmul_split.or_split(product, None if by_elements else own, device, columns=matmul_split.WIDE, narrow=True)
     found = matmul_turned.or_turned(product, found, device) or own
-    if found["KERNEL"] == "tensor" and _is_one_slab(product):
+    if found["KERNEL"] == "tensor" and _is_one_slab(product) and product.options["w_layout"] == "nk":
         found = found | {"KERNEL": "one_slab", "num_stages": 1}
     return {name: value for name, value in found.items() if name != "SCHEDULE"}  # which is `tiles` of all
 

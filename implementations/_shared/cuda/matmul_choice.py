@@ -260,6 +260,9 @@ def weights_time(case, parts):
 # The same in IEEE float32, fitted to 50 times on an H200 of lola, splacc and geglu with 16 to 128 rows, to within 15 %: microseconds before the
 # first product and after the last, and bytes of W that all multiprocessors bring in a microsecond
 FEW_SIMT_START, FEW_SIMT_RATE = 3.5, 2.5e6
+# and less of W (N, K), whose rows are as long in tiles of any width, where a multiprocessor has no second block: 64 MiB took 40 µs in tiles of 16×32, of
+# 16×16 29.6
+FEW_SIMT_ALONE = 0.7
 # What an element costs beside the largest tile of SIMT_TILES: by what its product reads of shared memory; more in a wide tile, and where lola
 # shifts x there, by columns
 FEW_SIMT_COST, FEW_SIMT_READ, FEW_SIMT_WIDE, FEW_SIMT_SHIFT = 0.85, 2.6, 0.15, 26
@@ -279,5 +282,6 @@ def few_simt_time(case, tile, parts, device, beside=lambda tile: 0):
     deep = matmul.slab(case) * tile.shares  # what all warps of a block multiply at one time
     products = -(-count // sms) * tile.rows * tile.columns * -(-K // deep) * deep * cost / PRODUCTS
     each = (min(M, tile.rows) + tile.columns) * K * case.itemsize
-    read = max(parts * K * N * case.itemsize / FEW_SIMT_RATE, -(-count // sms) * each / SM_RATE / 1000)
+    rate = FEW_SIMT_RATE * (FEW_SIMT_ALONE if case.options["w_layout"] == "nk" and count <= sms else 1)
+    read = max(parts * K * N * case.itemsize / rate, -(-count // sms) * each / SM_RATE / 1000)
     return FEW_SIMT_START + max(products, read) + min(products, read) / 4

@@ -155,14 +155,16 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def keep(chosen: Mapping[str, Any], folder: Path, command: str) -> None:
-    """Writes the configuration, whole or not at all, with paths that hold wherever the run is resumed from.
+    """Writes the configuration, whole or not at all, with paths that hold wherever the run is resumed from, and of groups of keys, such as hundreds
+    of tunables, those that are set.
 
     Raises UsageError if it cannot be written, or if another run is kept there.
     """
     if (folder / FILE).exists() or any(folder.glob("*.yaml")):
         goes_on = f"{shlex.quote(f'resume={folder}')} goes on with it"
         raise UsageError(f"{folder} holds a run already: {'expected another folder' if command in WHOLE else goes_on}")
-    kept = dict(chosen) | {key: _absolute(chosen[key]) for key in ("path", "shapes")}
+    kept = {key: _set(value) for key, value in chosen.items()}
+    kept |= {key: _absolute(chosen[key]) for key in ("path", "shapes")}
     _write(folder / f"{command}.yaml", kept)
 
 
@@ -233,6 +235,11 @@ def temporary(parent: Path, prefix: str = "") -> Iterator[Path]:
 
 def unwritable(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"results cannot be written to {folder}: {error.strerror or error}; nothing was measured")
+
+
+def _set(value: Any) -> Any:
+    """A value, of a group of keys without those that are not set."""
+    return {name: _set(own) for name, own in value.items() if own is not None} if isinstance(value, dict) else value
 
 
 def _absolute(value: Any) -> Any:

@@ -145,6 +145,7 @@ def test_a_run_of_another_command_is_none():
 
 
 def test_what_is_kept_comes_back_in_its_order():
+    """Of a group of keys those that are set."""
     home = made("a")
     (home / "bench.yaml").unlink()
     chosen = {
@@ -157,6 +158,7 @@ def test_what_is_kept_comes_back_in_its_order():
     }
     folder.keep(chosen, home, "bench")
     assert list(home.iterdir()) == [home / "bench.yaml"]
+    chosen["option"] = {"a": 1}
     assert folder.load(home / "bench.yaml") == chosen and list(folder.load(home / "bench.yaml")) == list(chosen)
     assert "größe" in (home / "bench.yaml").read_text(encoding="utf-8")
 

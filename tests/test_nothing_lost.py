@@ -61,7 +61,7 @@ def test_a_full_disk_keeps_the_records_and_the_run_goes_on_later(tmp_path):
     arguments = ["parity", f"path={FAULTS}", "kernel=fault", f"implementation=[{','.join(names)}]", "inputs=plain"]
     arguments.append(f"worker.python.torch={light_python(tmp_path)}")
     # set by a program of its own, because a fork of this process and JAX's threads may never end
-    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (12800, 12800)); "
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)); "
     limit += "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     command = [sys.executable, "-c", limit, "-m", "fusebench.cli", *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)

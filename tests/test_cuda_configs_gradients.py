@@ -71,6 +71,8 @@ def test_tiles_of_dx_are_shared_beside_those_of_dW_where_they_are_few(name, size
         ("geglu", (100, 4096, 4096), None, ["pull_gate", "inputs_split", "weights_warpgroup"]),  # 100 rows of dW's depth are no whole vectors
         ("lola", (128, 2048, 8192), None, ["pull_back", "gradients_few_rows"]), ("geglu", (100, 1024, 4096), None, ["pull_gate", "gradients_beside"]),
         ("geglu", (72, 768, 3072), None, ["pull_gate", "gradients_few_rows"]), ("lola", (128, 2048, 2048), None, ["pull_back", "gradients_few_rows"]),
+        # rows of x that are no whole vectors have no tensor map
+        ("lola", (150, 96, 136), None, ["pull_back", "inputs_tensor", "weights_warpgroup"]), ("lola", (200, 99, 256), None, ["pull_back", "inputs_tensor", "weights_tensor"]),
         # of float: dx of few rows by warps that share its depth, rows filled up; dW of many rows and few tiles by blocks that do
         ("lola", (2, 300, 3456), "ieee", ["pull_back", "inputs_few_rows", "weights_simt"]),
         ("geglu", (216, 384, 2169), "ieee", ["pull_gate", "inputs_few_rows", "weights_simt"]),
@@ -302,7 +304,7 @@ def test_a_column_of_dz_has_few_parts_however_many_rows_there_are():
     """Since a thread adds them up one behind another."""
     from implementations._shared.cuda import layer_backward
 
-    for M in (1, 128, 2048, 16384, 16385, 65536, 1_000_000):
-        for name in ("lola", "geglu"):
-            case = make_case(KERNELS[name], {"M": M, "K": 64, "N": 64}, "bfloat16", mode="backward")
-            assert layer_backward.pulled_blocks(case, H200, 1)[0] <= 256
+    for M in (1, 128, 2048, 4200, 8400, 16384, 16385, 65536, 1_000_000):
+        for parts in (1, 2):  # of lola, and of geglu
+            case = make_case(KERNELS["lola"], {"M": M, "K": 64, "N": 64 * parts}, "bfloat16", mode="backward")
+            assert layer_backward.pulled_blocks(case, H200, parts)[0] <= 256

@@ -88,6 +88,7 @@ def test_gradients_of_an_adapter_read_rows_filled_up(run_cells, kernels, sizes, 
 
 
 BOTH = {"both_BLOCK_M": 128, "both_BLOCK_N": 256, "both_num_stages": 3, "both_CLUSTER": 1, "both_SCHEDULE": "stream_k"}
+BY_WARPGROUPS = {"dW_KERNEL": "warpgroup", "dW_BLOCK_M": 128, "dW_BLOCK_N": 128, "dW_num_stages": 3}
 OF_SIMT = {"dx_KERNEL": "simt", "dx_BLOCK_N": 64, "dx_num_stages": 3}
 GRADIENTS = [
     # pieces that begin amid tiles of dx and of dW; rows and columns that are copied to whole vectors; a cluster whose last block has no rows
@@ -130,6 +131,9 @@ GRADIENTS = [
     ("lola", {"M": 67, "K": 134, "N": 201}, "multirow", "float32", "nk", OF_SIMT | {"dx_BLOCK_M": 64, "dx_CLUSTER": 2}),
     ("geglu", {"M": 69, "K": 133, "N": 75}, "two_accumulators", "float32", "nk", {}),
     ("splacc", {"M": 66, "K": 70, "N": 77}, "two_accumulators", "float32", "kn", {}),
+    # in 16 bits, dW with a launch of its own: by warpgroups, of an odd number of rows; and where rows of x are no whole vectors by `tensor`
+    ("lola", {"M": 150, "K": 96, "N": 136}, "multirow", "bfloat16", "kn", BY_WARPGROUPS), ("splacc", {"M": 137, "K": 104, "N": 264}, "two_accumulators", "float16", "kn", BY_WARPGROUPS),
+    ("lola", {"M": 200, "K": 99, "N": 256}, "multirow", "bfloat16", "kn", {"dW_KERNEL": "tensor", "dW_BLOCK_M": 64, "dW_BLOCK_N": 64, "dW_num_stages": 2}),
     # a cluster shares the depth of dx, in float32
     ("lola", {"M": 37, "K": 136, "N": 204}, "multirow", "float32", "kn", OF_SIMT | {"dx_BLOCK_M": 32, "dx_CLUSTER": 4}),
 ]  # fmt: skip

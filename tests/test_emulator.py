@@ -17,6 +17,7 @@ from fusebench.backends import torch as torch_backend
 from fusebench.backends.cuda import CompileError, Program
 from fusebench.cases import make_case
 from fusebench.emulator.device import ARCH, emulated
+from fusebench.emulator.launcher import TensorMap
 from fusebench.emulator.machine import Fault
 from fusebench.inputs import make_sets
 from fusebench.launchers import Launcher
@@ -235,6 +236,13 @@ def test_an_asynchronous_copy_comes_early_only_of_what_no_launch_has_written(fix
     else:
         with pytest.raises(Fault, match="a copy of what a launch before this one, which may not have ended, writes"):
             copies(y, z)
+
+
+def test_rows_of_no_whole_vectors_have_no_tensor_map():
+    """The driver makes none of them."""
+    TensorMap(torch.zeros(4, 104, dtype=torch.bfloat16), (8, 64), False, False)
+    with pytest.raises(Fault, match=r"no tensor map of \(4, 99\)"):
+        TensorMap(torch.zeros(4, 99, dtype=torch.bfloat16), (8, 64), False, False)
 
 
 @pytest.mark.parametrize("early", [False, True])

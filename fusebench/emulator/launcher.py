@@ -123,6 +123,8 @@ class TensorMap:
     def __init__(self, tensor: Any, box: tuple[int, ...], tf32: bool, fresh: bool):
         leading = tensor.dim() - len(box) + 1
         shape = (math.prod(tensor.shape[:leading]), *tensor.shape[leading:])
+        if len(box) > 1 and shape[-1] * tensor.element_size() % 16:
+            raise machine.Fault(f"the driver makes no tensor map of {shape}: its rows are no whole vectors of 16 bytes")
         self.elements = region(tensor).memory.view(f"u{tensor.element_size()}").reshape(shape)
         self.box, self.tf32, self.fresh = box, tf32, fresh
         row = box[-1] * tensor.element_size()

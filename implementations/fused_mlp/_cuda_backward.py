@@ -53,7 +53,7 @@ def _layer_launch(layer, behind, device):
     """The launch of a layer, which brings the weights of the one `behind` it, or None, to the L2 cache."""
     own = layer_backward.whole_rows(layer, device)
     # rows that are longer than what is in them are known to few kernels
-    choose = perceptron_layers.layer_config if own is layer else layer_backward.linear_config
+    choose = perceptron_layers.layer_config if own.sizes == layer.sizes else layer_backward.linear_config
     activated = perceptron_layers.Layer(own, own.sizes["N"], layer.options["activation"].upper())
     size = math.prod(behind.size("K", "N")) * behind.itemsize if behind else 0
     bytes_of_next = size if size <= perceptron_layers.MOST_PREFETCHED else 0

@@ -13,10 +13,10 @@ template <Activation ACT>
 struct OfResult : Pull {
     static constexpr bool COLUMN_SUMS = true;
 
-    __device__ __forceinline__ void operator()(const float (&y)[1], float dy, float (&dz)[1]) const { dz[0] = ACT == NONE ? dy : dy * slope(y[0]); }
+    __device__ __forceinline__ void operator()(const float (&y)[1], float dy, float (&dz)[1]) const { dz[0] = ACT == NONE ? dy : dy * slope_of(y[0]); }
 
 private:
-    static __device__ __forceinline__ float slope(float y) { return ACT == RELU ? (y > 0.0f ? 1.0f : 0.0f) : y * (1.0f - y); }
+    static __device__ __forceinline__ float slope_of(float y) { return ACT == RELU ? slope<RELU>(y) : y * (1.0f - y); }
 };
 
 template <typename T, Activation ACT, bool ALIGNED>

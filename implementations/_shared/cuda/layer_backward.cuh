@@ -10,7 +10,8 @@
 //   gradients_few_rows  the same of few rows of 16 bits: some blocks have a tile of dx each, whose depth their warps share, the others one
 //                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do. Rows of
 //                       x, W and dz are filled up to whole vectors
-//   inputs_…, weights_…  a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K): where none of these is possible
+//   inputs_…, weights_…  a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K): where none of these is possible, and of few rows
+//                       with a large W, where both fill all multiprocessors
 //   turned_operands     before them, of floats that are multiplied as tf32: dz and x with rows as columns (weights.cuh)
 //
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.

@@ -19,7 +19,7 @@
 //   turned_operands  dz and x with rows as columns (weights.cuh), which tf32 reads dW's operands by; then
 //   inputs_…, weights_…, narrow      dx; dW; and dA, dB and db, whose blocks share M where they are few.
 //
-// So are they of few rows of float, of which the warps of a block share N of dx.
+// Of few rows of float, where W is (K, N) and N is large, there are the same launches (KERNEL=few), and in inputs_few_rows the warps of a block share N.
 //
 // Where there are few rows of 16 bits, one launch makes everything but dz: `whole` (lora_few_rows.cuh), behind `pulled`.
 #pragma once

@@ -11,7 +11,6 @@ from implementations._shared.cuda.linear_gradients import weights_shape
 from implementations._shared.gpu import filled_up, rows_are_aligned
 
 THREADS, SIDE = 256, 64  # of a block, and of the square that it turns
-FEW_ROWS = 256
 
 
 def of_turned(case, device):
@@ -41,8 +40,7 @@ def upright(own, device):
     """A case of dW of x as it lies as its launch takes it, and its tiles beside matmul.SIMT_TILES. Its depth lies across the rows of both operands, so that
     any will do for warpgroups."""
     across = replace(own, sizes={**own.sizes, "K": filled_up(own, own.sizes["K"])})
-    if own.itemsize == 2 and matmul.multiplies_by_warpgroups(across, device):
-        # of few slabs, which blocks of a cluster hardly bring for one another: geglu 128×4096→11008 took an H200 146 µs in clusters of two, 141 without
-        few = own.sizes["K"] <= FEW_ROWS
-        return across, [tile for tile in matmul.WARPGROUP_TILES if tile.cluster == 1 or not few]
+    of_boxes = own.itemsize == 2 and rows_are_aligned(own, own.sizes["M"])
+    if of_boxes and matmul.multiplies_by_warpgroups(across, device):
+        return across, matmul.WARPGROUP_TILES
     return own, matmul.TENSOR_TILES

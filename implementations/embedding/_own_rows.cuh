@@ -70,10 +70,16 @@ __device__ __forceinline__ void sum_out_of_range(float (&parts)[W][THREADS], con
     }
 }
 
+#if __CUDA_ARCH__ >= 900
+constexpr int OWNERS = 1024;  // threads of a multiprocessor
+#else
+constexpr int OWNERS = 768;  // with 64 registers each they would keep some values in local memory
+#endif
+
 // Each feature has a block, and more in proportion to its rows; blocks that are left over end at once. dtables (sum V_f + 1, D). A Key is
 // the row among the block's << LOG | sample.
 template <typename Key, typename T, int W, int LANES, int F, bool IMPROVED, int THREADS, int LOG, int AHEAD>
-__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+__global__ void __launch_bounds__(THREADS, OWNERS / THREADS)
     own_rows(const Index* __restrict__ ids, const Index* __restrict__ offsets, const int* __restrict__ keys,
              const int* __restrict__ positions, const T* __restrict__ dy, T* __restrict__ dtables, Index M, Index D) {
     constexpr int CHUNK = 1 << LOG;

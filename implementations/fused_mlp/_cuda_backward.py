@@ -53,7 +53,7 @@ def _layer_launch(layer, behind, device):
     """The launch of a layer, which brings the weights of the one `behind` it, or None, to the L2 cache."""
     own = layer_backward.whole_rows(layer, device)
     # rows that are longer than what is in them are known to few kernels
-    choose = perceptron_layers.layer_config if own.sizes == layer.sizes else layer_backward.linear_config
+    choose = perceptron_layers.layer_config if own is layer else layer_backward.linear_config
     activated = perceptron_layers.Layer(own, own.sizes["N"], layer.options["activation"].upper())
     size = math.prod(behind.size("K", "N")) * behind.itemsize if behind else 0
     bytes_of_next = size if size <= perceptron_layers.MOST_PREFETCHED else 0
@@ -89,15 +89,21 @@ def _forward_call(case, device):
 def _backward(case, device):
     """The launches of each layer, `pull_layer` and its products, from the last layer to the first; and behind them those of dW of narrow ones."""
     found, own = [], layers(case)
-    for layer in reversed(own):
+    narrow = _narrow(own, device)
+    for i, layer in reversed(list(enumerate(own))):
         arguments, given = (TYPES[case.dtype], layer.options["activation"].upper()), (case.dtype, case.dtype)
         pull = layer_backward.pull_launch(FILE, layer, device, "pull_layer", arguments, given)
-        config, weighs = layer_backward.config(layer, device), not weights.is_narrow(layer, device)
-        found.append((pull, *layer_backward.launches(FILE, layer, device, config, weighs=weighs)))
-    found.append(weights.launches(FILE, [layer for layer in own if weights.is_narrow(layer, device)], device))
+        config = layer_backward.config(layer, device)
+        found.append((pull, *layer_backward.launches(FILE, layer, device, config, weighs=i not in narrow)))
+    found.append(weights.launches(FILE, [own[i] for i in narrow], device))
     in_order = iter(in_turn(*chain.from_iterable(found)))
     *of_layers, of_narrow = [[next(in_order) for _ in launches] for launches in found]
     return of_layers, of_narrow
+
+
+def _narrow(own, device):
+    """The places of the layers whose dW has no launch of its own."""
+    return [i for i, layer in enumerate(own) if weights.is_narrow(layer, device)]
 
 
 def launches(case, device):
@@ -113,7 +119,7 @@ def build(case, device):
     """(forward, backward) of x, W1, b1, W2, b2, …"""
     own, steps = layers(case), []
     of_layers, of_narrow = _backward(case, device)
-    narrow = [i for i, layer in enumerate(own) if weights.is_narrow(layer, device)]
+    narrow = _narrow(own, device)
     for i, (first, *behind) in zip(range(len(own) - 1, -1, -1), of_layers, strict=True):
         pull = layer_backward.pulling(first, own[i], device, behind, rows=False, columns=True)
         products = layer_backward.gradients(own[i], device, behind, rows=False, columns=True, weighs=i not in narrow)

@@ -82,8 +82,7 @@ def _tiles(case):
 
 
 def _of_vectors(case):
-    """`case` itself where rows of K and N are whole vectors, else with both filled up to such."""
-    return case if rows_are_aligned(case, *case.size("K", "N")) else _filled(case, 16 // case.itemsize)
+    return _filled(case, 16 // case.itemsize)
 
 
 def _of_lines(case):
@@ -91,7 +90,9 @@ def _of_lines(case):
 
 
 def _filled(case, whole):
-    return replace(case, sizes={**case.sizes, **{name: -(-case.sizes[name] // whole) * whole for name in ("K", "N")}})
+    """`case` with K and N filled up to multiples of `whole`, itself where they are."""
+    sizes = case.sizes | {name: -(-case.sizes[name] // whole) * whole for name in ("K", "N")}
+    return case if sizes == case.sizes else replace(case, sizes=sizes)
 
 
 def _few(case, device):
@@ -175,17 +176,21 @@ def config(case, device):
         return prefixed("beside", _beside(case, device))
     if how == "few":
         return prefixed("few", _few(case, device))
-    dx = matmul_split.or_split(own["dx"], matmul_choice.config(own["dx"], device, _tiles(case)), device)
-    dx.pop("SCHEDULE", None)  # there is one
+    dx = _or_split(own["dx"], matmul_choice.config(own["dx"], device, _tiles(case)), device)
     of_dW, tiles = _weights(case, device)
     if case.itemsize == 2 and case.sizes["M"] <= LARGE_ROWS:
         # of few slabs, which blocks of a cluster hardly bring for one another: geglu 128×4096→11008 took an H200 146 µs in clusters of two, 141 without
         tiles = [tile for tile in tiles if tile.cluster == 1]
     dW = matmul_choice.config(of_dW, device, tiles)
     if weights.of_turned(case, device):
-        dW = matmul_split.or_split(of_dW, dW, device)
-        dW.pop("SCHEDULE", None)
+        dW = _or_split(of_dW, dW, device)
     return prefixed("dx", dx) | prefixed("dW", dW)
+
+
+def _or_split(product, whole, device):
+    """As matmul_split.or_split, without SCHEDULE, of which there is one."""
+    found = matmul_split.or_split(product, whole, device)
+    return {name: value for name, value in found.items() if name != "SCHEDULE"}
 
 
 def fits(case, device, config):

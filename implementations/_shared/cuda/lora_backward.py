@@ -81,9 +81,9 @@ def _few(case, device):
     """Those with KERNEL=few, or None where there are more rows or dx is not deep. It is not chosen for 16 bits: 64×4096→4096 took an H200 45 µs so, by `whole` 40,
     and 128 rows 57, by `tensor` 47."""
     M, N = case.size("M", "N")
-    own = filled_products(case, "few")
-    if case.itemsize == 2 or case.options["w_layout"] == "nk" or M >= MANY_ROWS or N < DEEP:
+    if case.itemsize == 2 or _misfit_of_few(case) or M >= MANY_ROWS or N < DEEP:
         return None
+    own = filled_products(case, "few")
     dx = matmul_choice.few_rows_config(own["dx"], device, _tiles_of_each(case, "dx", "few"))
     if dx is None:
         return None
@@ -441,8 +441,8 @@ def _bound_filled(launch, case, shapes):
 
 def _bound(case, described, kernel):
     """A function of dy, x, scale, W, A, B, x @ A and, where there is an activation, z: → dx, dW, dA, dB, db."""
-    whole, (M, K, N, R) = kernel == "whole", (sizes := case.size("M", "K", "N", "R"))
-    linear, nk = case.options["activation"] == "none", case.options["w_layout"] == "nk"
+    sizes = M, K, N, R = case.size("M", "K", "N", "R")
+    whole, linear, nk = kernel == "whole", case.options["activation"] == "none", case.options["w_layout"] == "nk"
     adapter, of_W, steps = ((K, R), (R, N), (N,)), (N, K) if nk else (K, N), list(described)
     of_dz, of_dxa = (M, filled_up(case, N)), (M, filled_up(case, R))
     shapes = filled_dz(case)

@@ -1,4 +1,5 @@
-"""The launches of weights.cuh that dW = xᵀ @ dz takes as tf32, which Hopper's warpgroups read by rows of its depth M alone: one turns dz and x before.
+"""What the launches of weights.cuh make dW = xᵀ @ dz of: x and dz as they lie, or, in tf32, which Hopper's warpgroups read by rows of its depth M alone,
+as a launch before has turned them.
 
 `case` is one of x (M, K) with W (K, N) or (N, K).
 """

@@ -9,12 +9,14 @@ meaning. What is added or has new parameters is a new version; tests/test_replay
     3   Launcher.returning; TritonLauncher
     4   Launcher(…, overlaps=True)
     5   capability
+    6   chained
 
     Program(file, name, defines=())         one kernel of a .cu file
     Launcher(program, grid, block, …)       it, ready to be queued on Torch's current stream (backends/cuda.py), or, where Torch has no
                                             GPU, to run on CPU tensors (emulator/launcher.py)
     TritonLauncher(queue, grid)             the same for a Triton kernel (backends/triton_launcher.py)
     triton_call(*arguments, kernel=, …)     a Triton kernel in JAX (backends/jax_triton.py)
+    chained(call)                           a call of several launches, queued as one (backends/chains.py)
     capability(tensor)                      the compute capability of the device on which a tensor's launches run
 """
 
@@ -25,12 +27,13 @@ from typing import Any
 
 from fusebench.backends import cuda
 from fusebench.backends.calls import Argument
+from fusebench.backends.chains import chained
 from fusebench.backends.cuda import Program
 from fusebench.backends.triton_launcher import TritonLauncher
 
-__all__ = ["VERSION", "Launcher", "Program", "TritonLauncher", "capability", "triton_call"]
+__all__ = ["VERSION", "Launcher", "Program", "TritonLauncher", "capability", "chained", "triton_call"]
 
-VERSION = 5
+VERSION = 6
 
 
 class Launcher(cuda.Launcher):

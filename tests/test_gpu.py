@@ -43,6 +43,7 @@ def on_a_gpu(name, variant, sizes, dtype, implementation="cuda", gpu=0):
 
 # one without and one with tensor maps, two of two launches, of which one is handed its outputs; in Triton one kernel and two
 LAUNCHED = [
+    ("fused_mlp", "default", "bottom_2048", "bfloat16"),
     ("add_relu", "default", "odd", "float32"),
     ("shcsa", "padded_attention", "odd", "float16"),
     ("splacc", "two_accumulators", "batch", "bfloat16"),
@@ -116,7 +117,7 @@ def test_threads_launch_at_once(cell):
 
 
 def test_tensor_maps_follow_tensors_to_other_addresses():
-    """More of them than are kept, and memory that is used again for other values."""
+    """Seventy of them, and memory that is used again for other values."""
     import torch
 
     call, (A, B, *prepared), expected = on_a_gpu("splacc", "two_accumulators", "batch", "bfloat16")
@@ -150,6 +151,32 @@ def test_a_launch_runs_where_its_tensors_are(cell):
     y = call(*arguments)
     assert y.device.index == 1 and torch.cuda.current_device() == 0
     assert torch.equal(y.cpu(), expected.cpu())
+
+
+CHAINED = [
+    ("lola", "two_launches", "batch", "float16"),
+    ("geglu", "two_accumulators", "odd", "bfloat16"),
+    ("lora_linear", "two_launches", "odd", "float32"),
+    ("fused_mlp", "default", "bottom_2048", "bfloat16"),
+    ("shcsa", "padded_attention", "odd", "float16"),
+    ("dlrm", "modulus", "main", "bfloat16"),
+    ("shcsa", "padded_softmax_v", "odd", "float16", "triton"),
+    ("dlrm", "modulus_split", "main", "float32", "triton"),
+]
+
+
+@pytest.mark.parametrize("cell", CHAINED, ids=lambda cell: "-".join((cell[0], *cell[4:])))
+def test_calls_of_several_launches_have_one_allocation_beside_their_output(cell):
+    """And return the same bits as the first call, which was not put together yet, wherever their tensors lie."""
+    import torch
+
+    call, arguments, expected = on_a_gpu(*cell)
+    allocations = lambda: torch.cuda.memory_stats()["allocation.all.allocated"]  # noqa: E731
+    for _ in range(3):
+        arguments = [argument.clone() for argument in arguments]
+        before = allocations()
+        y = call(*arguments)
+        assert allocations() - before <= 2 and torch.equal(y, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -57,6 +57,7 @@ NAMES = {
     },
     4: {"fusebench.launchers.Launcher": ("program", "grid", "block", "shared_memory", "boxes", "dtypes", "overlaps")},
     5: {"fusebench.launchers.capability": ("tensor",)},
+    6: {"fusebench.launchers.chained": ("built",)},
 }  # fmt: skip
 
 

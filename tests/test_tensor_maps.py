@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from types import SimpleNamespace
 
@@ -16,19 +17,21 @@ from fusebench.backends import cuda, tensor_maps
 
 @pytest.fixture
 def maps(monkeypatch):
-    """What the driver is asked to make a tensor map of."""
-    maps = []
+    """What the driver is asked to make a tensor map of. It writes the address to the word `at`, turned by `turn` bits."""
 
     def encode(address, kind, rank, pointer, sizes, strides, box, steps, interleave, swizzle, promotion, fill):
         assert address.value % 64 == 0
         rank = rank.value
+        words = (ctypes.c_uint64 * 16).from_address(address.value)
+        words[:] = [hash((kind, *sizes[:rank], *box[:rank], swizzle)) % 2**64] * 16
+        words[maps.at] = pointer.value << maps.turn
         maps.append(SimpleNamespace(
             address=address.value, kind=kind, pointer=pointer.value, sizes=sizes[:rank], strides=strides[: rank - 1], box=box[:rank],
             steps=steps[:rank], swizzle=swizzle, rest=(interleave, promotion, fill),
         ))  # fmt: skip
         return maps.error
 
-    maps = type("Maps", (list,), {"error": 0})()
+    maps = type("Maps", (list,), {"error": 0, "at": 0, "turn": 0})()
     monkeypatch.setattr(tensor_maps, "libcuda", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
     return maps
 
@@ -44,9 +47,9 @@ def test_the_first_arguments_reach_the_kernel_as_tensor_maps(driver, maps, shape
     launch = cuda.Launcher(PROGRAM, 1, 32, boxes=[box])
     for _ in range(2):
         launch(x, y)
-    (made,) = maps  # one map serves as long as the memory lies there
+    made = maps[-1]
     for call in driver.launched:
-        assert call.places[0] == made.address and call.values[1] == y.data_ptr()
+        assert call.places[0] == made.address and call.values == [x.data_ptr(), y.data_ptr()]
     # the innermost dimension comes first, whose stride is not given
     assert made.pointer == x.data_ptr() and made.sizes == list(flat[::-1]) and made.box == list(box[::-1])
     assert made.strides == [2 * s for s in torch.zeros(flat).stride()[-2::-1]] and made.steps == [1] * len(box)
@@ -54,37 +57,39 @@ def test_the_first_arguments_reach_the_kernel_as_tensor_maps(driver, maps, shape
     assert made.swizzle == CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
     with pytest.raises(ValueError, match="not contiguous"):
         launch(x.transpose(0, 1), y)
-    other = on(1, torch.zeros(shape, dtype=torch.bfloat16))
-    launch(other, y)
-    assert driver.launched[-1].places[0] == maps[-1].address != made.address
 
 
-def test_maps_of_memory_that_recurs_are_kept(driver, maps):
+def test_a_map_follows_its_tensor_to_another_address_without_the_driver(driver, maps):
     launch = cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, 64), (2, 64)])
     x, y = (on(0, torch.zeros((4, 128)).half()) for _ in range(2))
-    for first, second in ((x, y), (y, x), (x, y), (x, x)):
+    launch(x, y)
+    asked = len(maps)
+    for first, second in ((x, y), (y, x), (x, x)):
         launch(first, second)
-        at = [next(m.pointer for m in maps if m.address == place) for place in driver.launched[-1].places]
-        assert at == [first.data_ptr(), second.data_ptr()]
-    assert len(maps) == 4, "one for each place of each tensor"
+        assert driver.launched[-1].values == [first.data_ptr(), second.data_ptr()]
+    assert len(maps) == asked
 
 
-def test_a_tensor_of_another_shape_at_the_same_address_has_a_map_of_its_own(driver, maps):
+def test_a_tensor_of_another_shape_at_the_same_address_is_described_anew(driver, maps):
     launch, x = cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, 64)]), on(0, torch.zeros((4, 128)).half())
     for shape in ((4, 128), (2, 256), (2, 2, 128), (4, 128)):
         launch(on(0, x.view(shape)))
         assert maps[-1].sizes == [shape[-1], 512 // shape[-1]] and driver.launched[-1].places[0] == maps[-1].address
-    assert len({m.pointer for m in maps}) == 1
+        assert driver.launched[-1].values == [x.data_ptr()]
 
 
-def test_a_launch_keeps_few_maps(driver, maps):
-    launch = cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, 64)])
-    tensors = [on(0, torch.zeros((4, 128)).half()) for _ in range(tensor_maps.KEPT + 1)]
-    for tensor in (*tensors, tensors[-1]):
+@pytest.mark.parametrize(("at", "turn"), [(1, 0), (0, 4)])
+def test_a_driver_that_lays_out_maps_otherwise_makes_one_for_each_call(driver, maps, at, turn):
+    """The address in another word, or not as it is: a call must not write it to the first word."""
+    maps.at, maps.turn = at, turn
+    launch, tensors = (
+        cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, 64)]),
+        [on(0, torch.zeros((4, 128)).half()) for _ in "ab"],
+    )
+    for tensor in (*tensors, *tensors):
         launch(tensor)
-    assert len(maps) == len(tensors) and driver.launched[-1].places[0] == maps[-1].address
-    launch(tensors[0])
-    assert len(maps) == len(tensors) + 1, "it was dropped with the others"
+        words = (ctypes.c_uint64 * 16).from_address(driver.launched[-1].places[0])
+        assert maps[-1].pointer == tensor.data_ptr() and words[at] == tensor.data_ptr() << turn
 
 
 def test_calls_that_overlap_have_maps_of_their_own(driver, maps, monkeypatch):
@@ -104,7 +109,7 @@ def test_calls_that_overlap_have_maps_of_their_own(driver, maps, monkeypatch):
     monkeypatch.setattr(real, "cuLaunchKernelEx", slow)
     launch(x)
     inner, outer = driver.launched
-    assert {m.address: m.pointer for m in maps} == {outer.places[0]: x.data_ptr(), inner.places[0]: y.data_ptr()}
+    assert (inner.values, outer.values) == ([y.data_ptr()], [x.data_ptr()]) and inner.places != outer.places
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,7 @@ def test_a_tensor_map_has_its_tensors_elements(driver, maps, dtype, declared, bo
 
     x = on(0, torch.zeros((4, 128)).to(getattr(torch, dtype)))
     cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, box)], dtypes=[declared])(x)
-    (made,) = maps
+    made = maps[-1]
     assert made.kind == getattr(real.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{elements}")
     assert made.swizzle == getattr(real.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}")
     assert made.strides == [128 * x.element_size()]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusebench.backends.parameters import Parameters
+from fusebench.backends.tracing import Address, StandIn, Step, Untraceable, steps_of
 
 ALIGNMENT = 16  # bytes: kernels take memory in such vectors
 
@@ -63,13 +64,13 @@ def straight(
     multiple of 16 bytes), where the first one's device is not the current one, and where `kept` has nothing or other numbers. Raises
     RuntimeError with the `name` where the driver refuses.
     """
-    import torch
-    from cuda.bindings.driver import cuLaunchKernelEx
 
-    names: dict[str, Any] = {
-        "kept": kept, "other": other, "failed": _failed, "name": name, "empty": _empty(torch), "launch": cuLaunchKernelEx,
-        "current_device": torch._C._cuda_getDevice, "raw_stream": torch._C._cuda_getCurrentRawStream,
-    }  # fmt: skip
+    def unusual(*given: Any) -> Any:
+        """Where the call is not as the last ones were, or is only followed."""
+        steps = steps_of(given)
+        return other(*given) if steps is None else _noted(arguments, given, kept, name, steps)
+
+    names: dict[str, Any] = {"kept": kept, "other": unusual, "name": name, **of_the_driver()}
     checks, pointers, writes, numbers, maps, made = ["index == current_device()"], [], [], [], [], []
     passed = [f"a{p}" for p, argument in enumerate(arguments) if isinstance(argument, Given | Number)]
     for p, argument in enumerate(arguments):
@@ -79,12 +80,11 @@ def straight(
             writes.append(f"values[{p}] = p{p}")
             names[f"d{p}"] = argument.dtype
             if argument.box:
-                maps += [f"found = parameters.maps[{p}].known.get(p{p})", f"if found is None or found[0] != a{p}.shape:",
-                         f"    found = parameters.maps[{p}].make(p{p}, a{p}.shape)", f"parameters.addresses[{p}] = found[1]"]  # fmt: skip
+                maps += [f"of = parameters.maps[{p}]", f"if of.shape != a{p}.shape:", f"    of.describe(p{p}, a{p}.shape)",
+                         f"of.tensor[0] = p{p}"]  # fmt: skip
         elif isinstance(argument, Made):
             made.append(f"y{p}")
-            strides = torch.empty(argument.shape, device="meta").stride()
-            names |= {f"s{p}": tuple(argument.shape), f"t{p}": strides, f"d{p}": argument.dtype}
+            names |= {f"s{p}": tuple(argument.shape), f"t{p}": strides_of(argument.shape), f"d{p}": argument.dtype}
             writes += [f"y{p} = empty(s{p}, t{p}, d{p})", f"values[{p}] = y{p}.data_ptr()"]
         elif isinstance(argument, Number):
             numbers += [f"if a{p} is not parameters.numbers[{p}] and not parameters.write({p}, a{p}):",
@@ -117,6 +117,53 @@ def straight(
     exec(compile("\n".join(lines), f"<a call of {len(arguments)} arguments>", "exec"), names)
     call: Callable[..., Any] = names["call"]
     return call
+
+
+def of_the_driver() -> dict[str, Any]:
+    """What the text of a call uses of Torch and of the driver, by its names there."""
+    import torch
+    from cuda.bindings.driver import cuLaunchKernelEx
+
+    return {
+        "failed": _failed, "empty": _empty(torch), "launch": cuLaunchKernelEx,
+        "current_device": torch._C._cuda_getDevice, "raw_stream": torch._C._cuda_getCurrentRawStream,
+    }  # fmt: skip
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a contiguous tensor of that shape."""
+    import torch
+
+    return torch.empty(tuple(shape), device="meta").stride()
+
+
+def _noted(
+    arguments: Sequence[Argument],
+    given: Sequence[Any],
+    kept: Mapping[int, list[Parameters]],
+    name: str,
+    steps: list[Step],
+) -> Any:
+    """Adds the launch to those of a call that is followed (tracing.py), and returns stand-ins for what it makes. Raises Untraceable for a
+    tensor of another dtype, which the launch would refuse or recompile for."""
+    rest, outputs = iter(given), []
+    tensors: dict[int, Address] = {}
+    numbers: dict[int, Any] = {}
+    for place, argument in enumerate(arguments):
+        if isinstance(argument, Made):
+            outputs.append(StandIn(argument.dtype, argument.shape, steps))
+            tensors[place] = Address(outputs[-1])
+        elif isinstance(argument, Given):
+            tensor = next(rest)
+            if not isinstance(tensor, StandIn) or tensor.dtype is not argument.dtype:
+                raise Untraceable(f"{name} is given {tensor!r}")
+            tensors[place] = Address(tensor)
+        elif isinstance(argument, Number):
+            number = next(rest)
+            (tensors if isinstance(number, Address) else numbers)[place] = number
+    maps = [place for place, argument in enumerate(arguments) if isinstance(argument, Given) and argument.box]
+    steps.append(Step(tensors, maps, numbers, kept, name))
+    return tuple(outputs) if len(outputs) > 1 else outputs[0] if outputs else None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 
 from fusebench.backends.calls import Argument, Fixed, Given, Made, Number, arrived, straight
 from fusebench.backends.parameters import Parameters
-from fusebench.backends.tensor_maps import TensorMaps
+from fusebench.backends.tensor_maps import TensorMap
 
 KERNELS = "implementations"  # the folder that each checkout has its kernels in
 # kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
@@ -244,7 +244,7 @@ class Launcher:
             if not kept.get(index):
                 function = self._functions.get(index) or self._load(index)
                 maps = {
-                    p: TensorMaps(a.dtype, a.box, a.tf32)
+                    p: TensorMap(a.dtype, a.box, a.tf32)
                     for p, a in enumerate(arguments)
                     if isinstance(a, Given) and a.box
                 }

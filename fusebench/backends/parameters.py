@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebench.backends.tensor_maps import TensorMaps
+from fusebench.backends.tensor_maps import TensorMap
 
 
 class Parameters:
@@ -28,16 +28,18 @@ class Parameters:
         grid: Any,
         block: int,
         shared_memory: int,
-        maps: Mapping[int, TensorMaps] | None = None,
+        maps: Mapping[int, TensorMap] | None = None,
         overlaps: bool = False,
     ):
-        """`numbers` are the arguments, with 0 for those whose values or addresses are written before each launch; `maps` are those of
+        """`numbers` are the arguments, with 0 for those whose values or addresses are written before each launch; `maps` are of
         the arguments at these places; `overlaps` lets the launch begin while the one before it in the stream ends."""
         from cuda.bindings.driver import CUlaunchConfig, CUstream
 
         self.function, self.numbers, self.maps = function, list(numbers), maps or {}
         self.values = (ctypes.c_int64 * len(numbers))(*map(bits_of, numbers))
         self.point_to(range(len(numbers)))
+        for place, tensor_map in self.maps.items():
+            self.addresses[place] = tensor_map.address
         self.config, self.stream = CUlaunchConfig(), 0
         sizes = (*grid, 1, 1)[:3] if isinstance(grid, tuple) else (grid, 1, 1)
         self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = sizes

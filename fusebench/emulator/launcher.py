@@ -117,7 +117,7 @@ class _Launch:
 
 
 class TensorMap:
-    """How the copy engine sees a tensor: the sizes of its box, outermost first, as `backends.tensor_maps.TensorMaps` takes them. `fresh`: a
+    """How the copy engine sees a tensor: the sizes of its box, outermost first, as `backends.tensor_maps.TensorMap` takes them. `fresh`: a
     launch that may not have ended writes it."""
 
     def __init__(self, tensor: Any, box: tuple[int, ...], tf32: bool, fresh: bool):

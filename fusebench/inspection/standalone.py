@@ -32,10 +32,12 @@ HARNESS = (
     "drawing.py",
     "launchers.py",
     "backends/calls.py",
+    "backends/chains.py",
     "backends/cuda.py",
     "backends/jax_triton.py",
     "backends/parameters.py",
     "backends/tensor_maps.py",
+    "backends/tracing.py",
     "backends/triton_launcher.py",
     *(f"emulator/{file.name}" for file in sorted((ROOT / "emulator").glob("*.py"))),
 )

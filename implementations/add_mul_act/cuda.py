@@ -5,6 +5,7 @@ The backward modes are one launch or two behind it (_cuda_backward.py).
 
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import elementwise
 from implementations._shared.cuda.launch import unsupported
 from implementations.add_mul_act import _cuda_backward as backward
@@ -68,7 +69,7 @@ def build(case, variant, device, config):
     described = _forward_launch(case, chosen)
     if variant != "in_place":
         call = described.returning({4: case.size("M", "N")})
-        return call if case.mode == "forward" else backward.build(case, device, config, call)
+        return call if case.mode == "forward" else chained(backward.build(case, device, config, call))
     launch, sizes = described.bind(), described.sizes
 
     def call_in_place(x, z, multiplier, b):

@@ -2,6 +2,7 @@
 
 import torch
 
+from fusebench.launchers import chained
 from implementations._shared.triton import elementwise
 from implementations.add_mul_act import _triton_backward as backward
 from implementations.add_mul_act._rows import slope_is_from_y
@@ -27,7 +28,7 @@ EXPECT = (
 def build(case, variant, device, chosen):
     """call(x (M, N), z (M, N), multiplier (), b (N,)) → (M, N); x itself where `in_place`."""
     if case.mode != "forward":
-        return _differentiated(case, device, chosen)
+        return chained(_differentiated(case, device, chosen))
     (launch,) = launches(case, variant, device, chosen)
     return _in_place(launch) if variant == "in_place" else _call(case, launch)
 

@@ -13,6 +13,7 @@ behind a copy of the known values.
 from itertools import chain, islice
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared import dlrm
 from implementations._shared.cuda import interactions, lookup, outer_product, perceptron_layers, perceptrons
 from implementations._shared.cuda.launch import in_turn, of_launch, prefixed, unsupported
@@ -181,7 +182,7 @@ def build(case, variant, device, config):
         y = interact(vector, (look_up(*looked_up),) if look_up else looked_up, given.top)
         return predict(y, *_arrays(case, "top", given), *given.prepared[of_bottom:of_layers]) if predict else y
 
-    return call
+    return chained(call)
 
 
 def _interaction(case, variant, described, config):

@@ -4,6 +4,7 @@ modulus, improved: look-ups within the interaction. naive: a launch of their own
 improved_split are for few rows: seven launches, in which programs share out the weights of wide layers.
 """
 
+from fusebench.launchers import chained
 from implementations._shared import dlrm
 from implementations._shared.torch.lookup import prepared_for_kernels
 from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the contract)
@@ -55,4 +56,4 @@ def build(case, variant, device, chosen):
         given = parts(arguments)
         return run_model(given, launched, lambda known: known.to(given.tables.device))
 
-    return call
+    return chained(call)

@@ -3,6 +3,7 @@ them; `naive` and `outer`, which have more launches, are dlrm's alone."""
 
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared import dlrm
 from implementations._shared.cuda import interactions, perceptron_layers, perceptrons
 from implementations._shared.cuda.launch import in_turn, of_launch, prefixed, unsupported
@@ -98,4 +99,4 @@ def build(case, variant, device, config):
             return vector
         return interact[0](vector, given.ids, given.tables, given.offsets, *given.prepared[of_layers:])
 
-    return call
+    return chained(call)

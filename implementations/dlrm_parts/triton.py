@@ -1,6 +1,7 @@
 """dlrm_parts in Triton: the first launches of dlrm's triton. Hashing, look-up and interaction are one launch, so that no call ends between
 them; `naive`, which has more launches, is dlrm's alone."""
 
+from fusebench.launchers import chained
 from implementations._shared import dlrm
 from implementations._shared.dlrm import dense_case, interaction_case, sparse_case
 from implementations._shared.torch.lookup import prepared_for_kernels
@@ -87,4 +88,4 @@ def build(case, variant, device, chosen):
             return vector
         return interact[0](vector, given.ids, given.tables, given.offsets, *given.prepared)
 
-    return call
+    return chained(call)

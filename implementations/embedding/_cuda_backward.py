@@ -217,8 +217,8 @@ def _deterministic(case, config, bound):
     sort = (_sort_by_cluster if config["SORT"] == "cluster" else _sort_by_digits)(case, config, sorting)
 
     def call(ids, offsets, keys, positions, tables, dy):
-        a, b = (torch.empty(F * M, dtype=torch.int64, device=dy.device) for _ in range(2))
-        heads, tails = (torch.empty((tiles, D), dtype=torch.float32, device=dy.device) for _ in range(2))
+        a, b = (dy.new_empty(F * M, dtype=torch.int64) for _ in range(2))
+        heads, tails = (dy.new_empty((tiles, D), dtype=torch.float32) for _ in range(2))
         dtables = torch.empty_like(tables)
         sort(ids, offsets, keys, positions, a, b, dtables)
         add(a, b, offsets, dy, heads, tails, dtables, M, D)
@@ -245,7 +245,7 @@ def _sort_by_digits(case, config, bound):
     counted = passes * F * pieces(case, config["PART"]) << bits
 
     def call(ids, offsets, keys, positions, a, b, dtables):
-        counts = torch.empty(counted, dtype=torch.int32, device=ids.device)
+        counts = ids.new_empty(counted, dtype=torch.int32)
         words = dtables.nbytes // 2
         count(ids, offsets, keys, positions, a, counts, dtables, M, passes, words)
         for n, place in enumerate(places):

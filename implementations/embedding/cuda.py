@@ -7,6 +7,7 @@ atomic additions (_cuda_backward.py).
 
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import lookup
 from implementations.embedding import _cuda_backward as backward
 from implementations.embedding import _limits
@@ -88,7 +89,7 @@ def build(case, variant, device, config):
         keys, positions = prepared or (0, 0)
         return call(ids, tables, offsets, known, *prepared), (ids, offsets, keys, positions, tables)
 
-    return forward, lambda residuals, dy: gradient(*residuals, dy)
+    return forward, chained(lambda residuals, dy: gradient(*residuals, dy))
 
 
 def _forward(case, hashing, described):

@@ -7,6 +7,7 @@ stay there, sorted, and are searched. atomic, in the backward modes: the gradien
 
 import torch
 
+from fusebench.launchers import chained
 from implementations._shared.torch.lookup import prepared_for_kernels
 from implementations.embedding import _triton_backward as backward
 from implementations.embedding import _triton_kernels as kernels
@@ -35,7 +36,7 @@ def prepare(case, variant, ids, tables, offsets, known=None):
 def build(case, variant, device, chosen):
     """call(ids (M, F), tables, offsets, …) → (M, F, D)."""
     if case.mode != "forward":
-        return _differentiated(case, variant, device, chosen)
+        return chained(_differentiated(case, variant, device, chosen))
     (launch,) = launches(case, variant, device, chosen)
     M, F, D = case.size("M", "F", "D")
     if variant == "naive":

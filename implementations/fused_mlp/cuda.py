@@ -9,6 +9,7 @@ The backward modes have a launch for each layer forward, and several for each ba
 
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import perceptron_layers, perceptron_warpgroup, perceptrons
 from implementations._shared.cuda.launch import unsupported
 from implementations.fused_mlp import _cuda_backward as backward
@@ -121,16 +122,16 @@ def launches(case, variant, device, config):
 def build(case, variant, device, config):
     """call(x (M, N0), W1, b1, W2, b2, …, then what `prepare` made) → (M, N of the last layer)."""
     if case.mode != "forward":
-        return backward.build(case, device)
+        return chained(backward.build(case, device))
     described, count = launches(case, variant, device, config), case.sizes["LAYERS"]
     given, turned = 1 + 2 * count, count if perceptron_warpgroup.is_turned(case) else 0
     of_layers, more = len(perceptron_layers.prepared_layers(case)), three_and_one.is_turned(case)
     if config["KERNEL"] == "three_and_one":
-        return three_and_one.call(described, case)
+        return chained(three_and_one.call(described, case))
     if config["KERNEL"] == "warpgroup":
         call, taken = perceptron_warpgroup.call(*described, case), given + turned
         return (lambda *arguments: call(*arguments[:taken])) if of_layers or more else call
     call, end = perceptrons.call(described, case, config), given + turned + of_layers
     if not (turned or more):
-        return call
-    return lambda *arguments: call(*arguments[:given], *arguments[given + turned : end])
+        return chained(call)
+    return chained(lambda *arguments: call(*arguments[:given], *arguments[given + turned : end]))

@@ -2,6 +2,7 @@
 
 import torch
 
+from fusebench.launchers import chained
 from implementations._shared.recompute import recomputing
 from implementations.fused_mlp import _triton_backward as backward
 from implementations.fused_mlp._triton_kernels import TUNABLES, alone, config, fits, launches, skip  # noqa: F401 (parts of the contract)
@@ -22,7 +23,7 @@ EXPECT = (
 def build(case, variant, device, chosen):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
     if case.mode != "forward":
-        return _differentiated(case, variant, device, chosen)
+        return chained(_differentiated(case, variant, device, chosen))
     (launch,) = launches(case, variant, device, chosen)
     M, layers = case.size("M", "LAYERS")
     return launch.returning((M, case.sizes[f"N{layers}"]), M=M)

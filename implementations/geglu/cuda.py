@@ -3,6 +3,7 @@ that copies rows which are no whole vectors, and lets the last tiles be shared. 
 
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import gated_backward, gated_matmul
 from implementations._shared.cuda.gated_matmul import EXPECT, TUNABLES, config, fits, skip  # noqa: F401 (parts of the contract)
 
@@ -32,5 +33,5 @@ def launches(case, variant, device, chosen):
 def build(case, variant, device, chosen):
     """call(x (M, K), W, b (2N,), then what `prepare` made) → (M, N)."""
     if case.mode != "forward":
-        return gated_backward.build(BACKWARD_FILE, case, device, chosen, bias=True)
-    return gated_matmul.call(case, variant, device, launches(case, variant, device, chosen), 3)
+        return chained(gated_backward.build(BACKWARD_FILE, case, device, chosen, bias=True))
+    return chained(gated_matmul.call(case, variant, device, launches(case, variant, device, chosen), 3))

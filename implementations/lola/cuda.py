@@ -11,6 +11,7 @@ The backward modes are multirow's: two to four launches behind a forward call of
 
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import layer_backward, matmul, matmul_choice, matmul_split, matmul_turned
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned, weight_row
@@ -396,7 +397,7 @@ def _row_launch(case, config, arguments):
 def build(case, variant, device, config):
     """call(x (M, K), W, b (N,), then what `prepare` made) → (M, N)."""
     if case.mode != "forward":
-        return backward.build(case, device, config)
+        return chained(backward.build(case, device, config))
     M, K, N = case.size("M", "K", "N")
     *first, last = launches(case, variant, device, config)
     if variant == "row":
@@ -405,7 +406,7 @@ def build(case, variant, device, config):
     if variant not in PREPARED:
         return last.returning({4: (M, N)}, (M, K, N), absent=(3,))
     if variant == "two_launches":
-        return _two_launches(case, *first, last)
+        return chained(_two_launches(case, *first, last))
     tiles = last.returning({4: (M, N)}, (M, K, N))
     return lambda x, W, b, colsum, prepared=None: tiles(x, W if prepared is None else prepared, b, colsum)
 

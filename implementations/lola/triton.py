@@ -7,6 +7,7 @@ published kernels, which sum their products in float16, and multiply float32 inp
 
 import torch
 
+from fusebench.launchers import chained
 from implementations._shared.gpu import weight_row
 from implementations.lola import _triton_backward as backward
 from implementations.lola._triton_kernels import (  # noqa: F401 (parts of the contract)
@@ -57,7 +58,7 @@ def prepare(case, variant, x, W, b):
 
 def build(case, variant, device, chosen):
     if case.mode != "forward":
-        return _differentiated(case, device, chosen)
+        return chained(_differentiated(case, device, chosen))
     (launch,) = launches(case, variant, device, chosen)
     call = launch.returning(case.size("M", "N"), M=case.sizes["M"])
     return call if pitch(case, variant) == weight_row(case) else lambda x, W, b, whole: call(x, whole, b)

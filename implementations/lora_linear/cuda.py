@@ -7,6 +7,7 @@ two_launches    x @ A first, then the layer with it, on Hopper by warpgroups, fo
 
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import lora
 from implementations._shared.cuda import lora_backward as backward
 from implementations._shared.cuda.launch import not_one_of
@@ -101,10 +102,10 @@ def _is_by_warpgroups(variant, chosen):
 def build(case, variant, device, chosen):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N), then what `prepare` made) → (M, N)."""
     if case.mode != "forward":
-        return backward.build(BACKWARD_FILE, case, device, chosen)
+        return chained(backward.build(BACKWARD_FILE, case, device, chosen))
     if _is_by_warpgroups(variant, chosen):
         return _cuda_fused.build(FILE, case, device, chosen)
     described, sizes = launches(case, variant, device, chosen), case.size("M", "K", "N", "R")
     if variant == "two_launches":
-        return lora.in_two_launches(case, *described)
+        return chained(lora.in_two_launches(case, *described))
     return described[0].returning({6: case.size("M", "N")}, sizes)

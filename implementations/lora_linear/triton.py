@@ -3,6 +3,7 @@
 fused: one launch. two_launches: x @ A first, then the layer with it.
 """
 
+from fusebench.launchers import chained
 from implementations._shared.torch.lora import differentiated, layer
 from implementations.lora_linear._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
@@ -25,5 +26,5 @@ EXPECT = (
 def build(case, variant, device, chosen):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
     if case.mode != "forward":
-        return differentiated(case, device, chosen)
-    return layer(case, *launches(case, variant, device, chosen))
+        return chained(differentiated(case, device, chosen))
+    return chained(layer(case, *launches(case, variant, device, chosen)))

@@ -8,6 +8,7 @@ In the backward modes the launches of lora_backward.cuh for each layer, with til
 from itertools import islice
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import lora
 from implementations._shared.cuda import lora_backward as backward
 from implementations._shared.cuda.launch import in_turn
@@ -91,7 +92,7 @@ def build(case, variant, device, config):
             backward.build(BACKWARD_FILE, layer, device, backward.config(layer, device), layer is not layers[-1])
             for layer in layers
         ]
-        return _layers.differentiated(case, of_layers)
+        return chained(_layers.differentiated(case, of_layers))
     layers, described = _layers.layers(case), launches(case, variant, device, config)
     if variant == "two_launches":
         pairs = zip(layers, _layers.by_launches(variant, described), strict=True)
@@ -109,4 +110,4 @@ def build(case, variant, device, config):
             x = run(x, scale, *own, *islice(rest, beside))
         return x
 
-    return call
+    return chained(call)

@@ -4,6 +4,7 @@ default         a launch for each layer, lora_linear's `fused`
 two_launches    lora_linear's of that name: x @ A of a layer is a launch of its own
 """
 
+from fusebench.launchers import chained
 from implementations._shared.torch import lora
 from implementations.lora_mlp._layers import by_launches, by_layer, differentiated, layers
 from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
@@ -26,9 +27,8 @@ EXPECT = (  # of kernels that other folders have too, which expect the same on a
 def build(case, variant, device, chosen):
     """call(x (M, N0), scale (), W1, b1, A1, B1, W2, …) → (M, N of the last layer)."""
     if case.mode != "forward":
-        return differentiated(
-            case, [lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)]
-        )
+        of_layers = [lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)]
+        return chained(differentiated(case, of_layers))
     described = by_launches(variant, launches(case, variant, device, chosen))
     runs = [lora.layer(layer, *own) for layer, own in zip(layers(case), described, strict=True)]
 
@@ -37,4 +37,4 @@ def build(case, variant, device, chosen):
             x = run(x, scale, *own)
         return x
 
-    return call
+    return chained(call)

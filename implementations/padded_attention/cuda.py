@@ -8,6 +8,7 @@ The backward modes are flash's: two launches, or three (_cuda_backward.py).
 import math
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import attention
 from implementations._shared.cuda.launch import Launch, instance
 from implementations._shared.gpu import is_ieee
@@ -107,9 +108,9 @@ def launches(case, variant, device, config):
 def build(case, variant, device, config):
     """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
     if case.mode != "forward":
-        return backward.build(case, device, config)
+        return chained(backward.build(case, device, config))
     if variant == "flash":
-        return flash.build(case, config)
+        return chained(flash.build(case, config))
     import numpy as np
 
     B, H, T, D = case.size("B", "H", "T", "D")

@@ -4,6 +4,7 @@ flash: blocks of tokens with a running maximum. whole_row: all scores of a tile 
 one_launch: flash, whose backward pass is one launch instead of two (_triton_backward.py).
 """
 
+from fusebench.launchers import chained
 from implementations.padded_attention import _triton_backward as backward
 from implementations.padded_attention._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
@@ -31,7 +32,7 @@ BACKWARD = {
 def build(case, variant, device, chosen):
     """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
     if case.mode != "forward":
-        return _differentiated(case, variant, device, chosen)
+        return chained(_differentiated(case, variant, device, chosen))
     (launch,) = launches(case, variant, device, chosen)
     return launch.returning(case.size("B", "H", "T", "D"))
 

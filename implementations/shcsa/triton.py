@@ -3,6 +3,7 @@
 padded_attention, padded_softmax_v, padded_softmax, plain_softmax: the kernel that does what comes behind q, k and v.
 """
 
+from fusebench.launchers import chained
 from implementations.shcsa._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
@@ -27,7 +28,7 @@ def build(case, variant, device, chosen):
     first, *behind = launches(case, variant, device, chosen)
     dense, last = first.returning((T, D), (T, D), (T, D)), behind[-1].returning((T, D))
     if variant == "padded_attention":
-        return lambda x, n_padd, W, b: last(*dense(x, W, b), n_padd)
+        return chained(lambda x, n_padd, W, b: last(*dense(x, W, b), n_padd))
     scores = behind[0].returning((T, T))
     plain = variant == "plain_softmax"  # of scores that are masked already
     softmax = [launch.returning((T, T), **({"R": T} if plain else {})) for launch in behind[1:-1]]
@@ -39,4 +40,4 @@ def build(case, variant, device, chosen):
             att = rows(att) if plain else rows(att, n_padd)
         return last(att, v, n_padd)
 
-    return by_scores
+    return chained(by_scores)

@@ -3,6 +3,7 @@ that copies rows which are no whole vectors, and lets the last tiles be shared. 
 
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import gated_backward, gated_matmul
 from implementations._shared.cuda.gated_matmul import EXPECT, TUNABLES, config, fits, skip  # noqa: F401 (parts of the contract)
 
@@ -31,5 +32,5 @@ def launches(case, variant, device, chosen):
 def build(case, variant, device, chosen):
     """call(A (M, K), B, then what `prepare` made) → (M, N)."""
     if case.mode != "forward":
-        return gated_backward.build(BACKWARD_FILE, case, device, chosen, bias=False)
-    return gated_matmul.call(case, variant, device, launches(case, variant, device, chosen), 2)
+        return chained(gated_backward.build(BACKWARD_FILE, case, device, chosen, bias=False))
+    return chained(gated_matmul.call(case, variant, device, launches(case, variant, device, chosen), 2))

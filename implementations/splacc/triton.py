@@ -4,6 +4,7 @@ two_accumulators: B as it is stored. interleaved: B with the columns of its halv
 recompute, in the backward modes: nothing is kept but the inputs (gated_backward.py).
 """
 
+from fusebench.launchers import chained
 from implementations._shared.recompute import recomputing
 from implementations._shared.triton import gated_backward
 from implementations._shared.triton.gated_backward import TUNABLES, config, fits, skip  # noqa: F401 (parts of the contract)
@@ -33,7 +34,7 @@ def prepare(case, variant, A, B):
 def build(case, variant, device, chosen):
     """call(A (M, K), B, *prepared) → (M, N)."""
     if case.mode != "forward":
-        return _differentiated(case, variant, device, chosen)
+        return chained(_differentiated(case, variant, device, chosen))
     (launch,) = launches(case, variant, device, chosen)
     run = launch.returning(case.size("M", "N"), M=case.sizes["M"])
     return lambda A, B, prepared=None: run(A, B if prepared is None else prepared)

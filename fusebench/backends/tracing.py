@@ -1,0 +1,97 @@
+"""Which launches a call makes, and what goes from one to another: it is followed with stand-ins for its tensors, and launches nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusebench.backends.parameters import Parameters
+
+
+class Untraceable(Exception):
+    """The call does something with a tensor beside launches."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch: its tensors, by their places among its arguments, each with the byte of it that the launch is given the address of; which of
+    them are tensor maps; the numbers that it is given, by place; what it has `kept` for its next calls, by device; and what it is called."""
+
+    tensors: Mapping[int, Address]
+    maps: Sequence[int]
+    numbers: Mapping[int, Any]
+    kept: Mapping[int, list[Parameters]]
+    name: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """So many bytes behind the begin of a tensor."""
+
+    tensor: StandIn
+    offset: int = 0
+
+    def __add__(self, more: int) -> Address:
+        return Address(self.tensor, self.offset + more)
+
+
+@dataclass(eq=False)
+class StandIn:
+    """A contiguous tensor as far as its dtype and shape, in the call that made these `steps`."""
+
+    dtype: Any
+    shape: Any
+    steps: list[Step] = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel() * int(self.dtype.itemsize)
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def data_ptr(self) -> Address:
+        return Address(self)
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def new_empty(self, *shape: Any, dtype: Any = None) -> StandIn:
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        return StandIn(dtype or self.dtype, tuple(sizes), self.steps)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, given: Any = (), options: Any = None) -> StandIn:
+        """Of Torch's functions the one that only allocates."""
+        import torch
+
+        if function is not torch.empty_like or set(options or ()) > {"dtype"}:
+            raise Untraceable(f"torch.{function.__name__}")
+        of: StandIn = given[0]
+        return of.new_empty(of.shape, **(options or {}))
+
+
+def steps_of(given: Sequence[Any]) -> list[Step] | None:
+    """What the call has launched so far of which these arguments are stand-ins. None where they are none."""
+    return next((value.steps for value in given if isinstance(value, StandIn)), None)
+
+
+def traced(call: Callable[..., Any], given: Sequence[Any]) -> tuple[list[Any], list[Step], Any]:
+    """What the call is given, with stand-ins for its tensors, also in tuples and lists; its launches in order; and what it returns of
+    stand-ins. Raises Untraceable where it does more than to launch and to allocate."""
+    steps: list[Step] = []
+    stand_ins = [_stand_in(value, steps) for value in given]
+    try:
+        return stand_ins, steps, call(*stand_ins)
+    except (AttributeError, TypeError) as error:  # of what a stand-in has not
+        raise Untraceable(str(error)) from error
+
+
+def _stand_in(value: Any, steps: list[Step]) -> Any:
+    import torch
+
+    if isinstance(value, tuple | list):
+        return [_stand_in(inner, steps) for inner in value]
+    return StandIn(value.dtype, value.shape, steps) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,217 @@
+"""Calls of several launches, by a stand-in for the driver."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+pytest.importorskip("cuda.core")
+from stand_in_driver import PROGRAM, on
+
+from fusebench.backends import calls, cuda
+from fusebench.launchers import chained
+
+
+@pytest.fixture
+def allocated(driver, monkeypatch):
+    """The shapes of what calls allocate."""
+    shapes, empty = [], calls._empty(torch)
+    noting = lambda shape, strides, dtype: shapes.append(tuple(shape)) or empty(shape, strides, dtype)  # noqa: E731
+    monkeypatch.setattr(calls, "_empty", lambda torch: noting)
+    return shapes
+
+
+def launch(outputs, tensors=3, numbers=(4,), **options):
+    return cuda.Launcher(PROGRAM, 1, 32, dtypes=("float32",) * tensors, **options).returning(outputs, numbers)
+
+
+def two():
+    """y and mean of x; both, and y @ w."""
+    statistics, product = launch({1: (4,), 2: (4,)}), launch({2: (4, 8)})
+
+    def call(x, arrays):
+        mean, y = statistics(x)
+        return product(mean, arrays[0]), (x, y, arrays[1])
+
+    return call
+
+
+def vectors(count=2, gpu=0):
+    return [on(gpu, torch.ones(4)) for _ in range(count)]
+
+
+def test_the_first_call_is_as_it_was_and_the_next_ones_have_one_allocation_for_all_between(driver, allocated):
+    call, (x, w) = chained(two()), vectors()
+    call(x, (w, None))
+    assert allocated == [(4,), (4,), (4, 8)]
+    for x, w in (vectors(), vectors(), (w, x)):
+        del allocated[:]
+        y, (same, kept, none) = call(x, (w, None))
+        first, second = driver.launched[-2:]
+        assert sorted(allocated) == [(4,), (4, 8), (512,)], "what lies between, and what is returned"
+        assert first.values == [x.data_ptr(), second.values[0], kept.data_ptr(), 4]
+        assert second.values[1:] == [w.data_ptr(), y.data_ptr(), 4]
+        assert same is x and none is None and y.shape == (4, 8) and kept.shape == (4,)
+    assert len(driver.launched) == 8
+
+
+def test_tensors_between_launches_are_apart(driver):
+    first, second, third = launch({1: (4,), 2: (300,)}), launch({2: (2,)}), launch({2: (4,)})
+
+    def call(x):
+        a, b = first(x)
+        return third(second(a, b), a)
+
+    call, x = chained(call), vectors(1)[0]
+    for _ in range(2):
+        call(x)
+    (_, a, b, _), (*read, c, _), (*last, y, _) = (launched.values for launched in driver.launched[-3:])
+    assert read == [a, b] and last == [c, a] and [b - a, c - a] == [512, 512 + 1536] and y not in (a, b, c)
+
+
+def test_an_address_within_a_tensor_stays_as_far_behind_its_begin(driver):
+    product, last = launch({1: (3, 4)}, 2, ()), cuda.Launcher(PROGRAM, 1, 32)
+
+    def call(x):
+        rows, y = product(x), x.new_empty((4,))
+        last(rows, rows.data_ptr() + 16, y, y.data_ptr() + 4, x.data_ptr() + 8, 3)
+        return y
+
+    call, x = chained(call), vectors(1)[0]
+    for _ in range(3):
+        y = call(x)
+        rows = driver.launched[-2].values[1]
+        assert driver.launched[-1].values == [rows, rows + 16, y.data_ptr(), y.data_ptr() + 4, x.data_ptr() + 8, 3]
+
+
+def test_tensor_maps_of_given_tensors_and_of_those_between(driver, monkeypatch):
+    from fusebench.backends import tensor_maps
+
+    class Map(tensor_maps.TensorMap):
+        __slots__ = ()
+
+        def describe(self, pointer, shape):
+            self.shape = shape
+
+    monkeypatch.setattr(cuda, "TensorMap", Map)
+    first, second = launch({1: (4, 64)}, 2, (), boxes=[(2, 32)]), launch({2: (4,)}, 3, (), boxes=[(2, 32), (2, 32)])
+    call = chained(lambda x, w: second(first(x), w))
+    for _ in range(3):
+        x, w = (on(0, torch.ones(4, 64)) for _ in "xw")
+        y = call(x, w)
+        before, behind = driver.launched[-2:]
+        assert before.values[0] == x.data_ptr() and behind.values == [before.values[1], w.data_ptr(), y.data_ptr()]
+
+
+@pytest.mark.parametrize("of", ["dtype", "shape", "none", "count"])
+def test_other_arguments_are_the_calls_own_affair(driver, allocated, of):
+    """What was chained is not launched for them, nor are they refused."""
+    seen = []
+
+    def call(x, w, more=None):
+        seen.append(more)
+        m, _ = statistics(x)
+        return product(m, w)
+
+    statistics, product = launch({1: (4,), 2: (4,)}), launch({2: (4, 8)})
+    chain, (x, w) = chained(call), vectors()
+    chain(x, w, None)
+    chain(x, w, None)
+    assert seen == [None, None], "the first call, and that it was followed"
+    if of == "dtype":
+        with pytest.raises(ValueError, match="argument 1 is torch.float64; the kernel takes torch.float32"):
+            chain(x, on(0, w.double()), None)
+        return
+    given = {"shape": (x, on(0, torch.ones(2, 4)), None), "none": (x, w, 5), "count": (x, w)}[of]
+    del allocated[:]
+    for _ in range(2):
+        chain(*given)
+    assert len(seen) == 4 and (1024,) not in allocated
+    chain(x, w, None)
+    assert (1024,) in allocated and len(seen) == 4, "and the others are as quick as before"
+
+
+@pytest.mark.parametrize("does", ["computes", "asks", "launches one twice", "returns a number", "launches once"])
+def test_what_is_more_than_launches_runs_as_it_is(driver, does):
+    a, b = launch({1: (4,)}, 2, ()), launch({1: (4,)}, 2, ())
+
+    def call(x):
+        if does == "computes":
+            return b(on(0, a(x) * 2))
+        if does == "asks":
+            return b(a(x)) if x.sum() > 0 else x
+        if does == "launches one twice":
+            return a(a(x))
+        return (b(a(x)), 3) if does == "returns a number" else a(x)
+
+    plain, count = chained(call), {"launches once": 1}.get(does, 2)
+    for i in range(5):
+        plain(on(0, torch.ones(4)))
+        assert len(driver.launched) == count * (i + 1)
+        if count == 2 and does != "computes":
+            assert driver.launched[-1].values[0] == driver.launched[-2].values[1]
+
+
+def test_each_device_has_its_own(driver):
+    call = chained(two())
+    for gpu in (0, 1, 0, 1):
+        for _ in range(2):
+            (x, w), driver.now = vectors(2, gpu), gpu
+            y, _ = call(x, (w, None))
+            assert [launched.device for launched in driver.launched[-2:]] == [gpu, gpu] and y.get_device() == gpu
+            assert driver.launched[-1].function == 0xF00 + gpu and driver.launched[-1].stream == driver.stream + gpu
+    driver.now = 0
+    y, _ = call(*((v := vectors(2, 1))[0], (v[1], None)))
+    assert driver.launched[-1].device == 1, "also where another device is the current one"
+
+
+def test_a_call_is_queued_on_the_stream_of_the_time(driver):
+    call, (x, w) = chained(two()), vectors()
+    for stream in (0xABC0, 0xABC0, 0xDEF0, 0xABC0):
+        driver.stream = stream
+        call(x, (w, None))
+        assert [launched.stream for launched in driver.launched[-2:]] == [stream, stream]
+
+
+def test_calls_that_overlap_write_to_memory_of_their_own(driver, monkeypatch):
+    from cuda.bindings import driver as real
+
+    inner, outer, record, inside = vectors(), vectors(), real.cuLaunchKernelEx, []
+
+    def slow(*arguments):
+        if len(driver.launched) == 4 and not inside:
+            inside.append(True)
+            thread = threading.Thread(target=call, args=(inner[0], (inner[1], None)))
+            thread.start()
+            thread.join()
+        return record(*arguments)
+
+    monkeypatch.setattr(real, "cuLaunchKernelEx", slow)
+    call = chained(two())
+    for _ in range(2):
+        call(outer[0], (outer[1], None))
+    call(outer[0], (outer[1], None))
+    given = [launched.values[0] for launched in driver.launched]
+    assert given[4] == inner[0].data_ptr() and given[6] == outer[0].data_ptr()
+    assert [launched.values[1] for launched in driver.launched[4:8]][1::2] == [inner[1].data_ptr(), outer[1].data_ptr()]
+
+
+def test_a_launch_that_the_driver_refuses_is_named(driver):
+    from cuda.bindings import driver as real
+
+    call, (x, w) = chained(two()), vectors()
+    for _ in range(2):
+        call(x, (w, None))
+    driver.results = [real.CUresult.CUDA_ERROR_INVALID_VALUE, real.CUresult.CUDA_SUCCESS]
+    with pytest.raises(RuntimeError, match=r"copy<float> of copy\.cu was not launched \(CUDA_ERROR_INVALID_VALUE\)"):
+        call(x, (w, None))
+    assert call(x, (w, None))[0].shape == (4, 8), "and the next call is right again"
+
+
+def test_forward_and_backward_are_chained_each(driver):
+    forward, backward = chained((two(), two()))
+    (x, w) = vectors()
+    for _ in range(2):
+        assert forward(x, (w, None))[0].shape == backward(x, (w, None))[0].shape == (4, 8)

@@ -46,14 +46,14 @@ def test_the_first_call_is_as_it_was_and_the_next_ones_have_one_allocation_for_a
     call, (x, w) = chained(two()), vectors()
     call(x, (w, None))
     assert allocated == [(4,), (4,), (4, 8)]
-    for x, w in (vectors(), vectors(), (w, x)):
+    for given, other in (vectors(), vectors(), (w, x)):
         del allocated[:]
-        y, (same, kept, none) = call(x, (w, None))
+        y, (same, kept, none) = call(given, (other, None))
         first, second = driver.launched[-2:]
         assert sorted(allocated) == [(4,), (4, 8), (512,)], "what lies between, and what is returned"
-        assert first.values == [x.data_ptr(), second.values[0], kept.data_ptr(), 4]
-        assert second.values[1:] == [w.data_ptr(), y.data_ptr(), 4]
-        assert same is x and none is None and y.shape == (4, 8) and kept.shape == (4,)
+        assert first.values == [given.data_ptr(), second.values[0], kept.data_ptr(), 4]
+        assert second.values[1:] == [other.data_ptr(), y.data_ptr(), 4]
+        assert same is given and none is None and y.shape == (4, 8) and kept.shape == (4,)
     assert len(driver.launched) == 8
 
 
@@ -121,7 +121,7 @@ def test_other_arguments_are_the_calls_own_affair(driver, allocated, of):
     chain(x, w, None)
     assert seen == [None, None], "the first call, and that it was followed"
     if of == "dtype":
-        with pytest.raises(ValueError, match="argument 1 is torch.float64; the kernel takes torch.float32"):
+        with pytest.raises(ValueError, match=r"argument 1 is torch\.float64; the kernel takes torch\.float32"):
             chain(x, on(0, w.double()), None)
         return
     given = {"shape": (x, on(0, torch.ones(2, 4)), None), "none": (x, w, 5), "count": (x, w)}[of]

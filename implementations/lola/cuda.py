@@ -109,6 +109,7 @@ TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
 MORE_TILES = *backward.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES
 TILES += MORE_TILES
 ALL_TILES = matmul.TILES + MORE_TILES
+FLOAT_TILES = matmul.FLOAT_TILES + matmul.FLOAT_SPLIT_TILES  # of two_launches in IEEE float32
 STATISTICS_WARPS = 8  # of a block of row_statistics
 
 
@@ -168,7 +169,7 @@ def config(case, variant, device):
     if variant == "two_launches":
         own = _product(case, variant)
         if is_ieee(case):
-            return matmul_choice.config(own, device, matmul.FLOAT_TILES, schedules=_schedules(case))
+            return matmul_choice.config(own, device, FLOAT_TILES, schedules=_schedules(case))
         tiles = matmul.products_tiles(own)
         whole = matmul_choice.config(own, device, tiles, beside=backward.statistics_bytes, schedules=matmul.SCHEDULES)
         return matmul_turned.or_turned(
@@ -286,7 +287,7 @@ def fits(case, variant, device, config):
             return matmul_turned.fits(own, device, config)
         return matmul_split.fits(own, device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
     if variant == "two_launches" and is_ieee(case):
-        return matmul.fits(own, device, config, tiles=matmul.FLOAT_TILES)
+        return matmul.fits(own, device, config, tiles=FLOAT_TILES)
     tiles = matmul.products_tiles(own) if variant == "two_launches" else ALL_TILES
     return matmul.fits(own, device, config, beside=backward.statistics_bytes, tiles=tiles)
 

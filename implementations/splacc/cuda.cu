@@ -47,6 +47,17 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 2>(tile, A, B, y, M, K, N, Gate<T>{}, [] {}, [] { __syncthreads(); });
 }
 
+#if __CUDA_ARCH__ >= 900
+// And the blocks of a cluster.
+template <typename T, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(WARPS * 32, 1)
+    two_accumulators_few_rows_split(const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M, long long K,
+                              long long N) {
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN, 2>::Type tile;
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 2, SPLIT>(tile, A, B, y, M, K, N, Gate<T>{}, [] {}, [] { __syncthreads(); });
+}
+#endif
+
 template <bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     two_accumulators_simt(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ y, long long M,

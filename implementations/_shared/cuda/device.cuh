@@ -171,6 +171,11 @@ __device__ __forceinline__ float load_in_block(const float* p, unsigned block) {
     asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address_in_block(shared_address(p), block)) : "memory");
     return v;
 }
+__device__ __forceinline__ float2 load_in_block(const float2* p, unsigned block) {
+    float2 v;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address_in_block(shared_address(p), block)) : "memory");
+    return v;
+}
 __device__ __forceinline__ Vector<float> load_in_block(const Vector<float>* p, unsigned block) {
     Vector<float> v;
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"

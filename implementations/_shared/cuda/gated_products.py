@@ -8,7 +8,8 @@ from implementations._shared.cuda import matmul, matmul_choice, matmul_split, ma
 
 PARTS = 2
 TILES = (
-    *matmul.TENSOR_TILES, *matmul.ALL_FEW_ROWS_TILES, *matmul.WARPGROUP_TILES, *matmul.SQUARE_TILES, *matmul.SIMT_SPLIT_TILES,
+    *matmul.TENSOR_TILES, *matmul.ALL_FEW_ROWS_TILES, *matmul.FLOAT_SPLIT_TILES, *matmul.WARPGROUP_TILES, *matmul.SQUARE_TILES,
+    *matmul.SIMT_SPLIT_TILES,
 )  # fmt: skip
 
 

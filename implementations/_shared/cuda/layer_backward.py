@@ -76,7 +76,7 @@ def whole_rows(case, device):
 def _tiles(case):
     """Those of `linear` and of dx; few rows of 16 bits have launches of their own."""
     if is_ieee(case):
-        return matmul.FLOAT_TILES
+        return matmul.FLOAT_TILES + matmul.FLOAT_SPLIT_TILES
     tiles = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES
     return tiles + matmul.FEW_ROWS_TILES if case.itemsize == 4 else tiles
 

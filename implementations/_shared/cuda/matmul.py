@@ -59,11 +59,13 @@ WARPGROUP_TILES = tuple(
     for columns, cost, cluster in ((256, 0.4, 2), (256, 0.4, 1), (256, 0.4, 4), (128, 0.48, 2), (128, 0.48, 1))
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
-# Kernels name these, which have their own cost (`_few_rows_time`): all of a block's warps have the whole tile in registers
+# Kernels name these, which have their own cost (`few_rows_time`): all of a block's warps have the whole tile in registers
 FEW_ROWS_TILES = tuple(MatmulTile("few_rows", m, n, 1.0, 1, 1, shares=8) for m in (16, 32, 64) for n in (16, 32, 64))
 # in IEEE float32 half as many warps have the largest, each with twice the registers
 FLOAT_FEW_ROWS_TILES = tuple(replace(t, shares=4) if t.rows == t.columns == 64 else t for t in FEW_ROWS_TILES)
 ALL_FEW_ROWS_TILES = tuple(dict.fromkeys(FEW_ROWS_TILES + FLOAT_FEW_ROWS_TILES))
+# The same whose K the blocks of a cluster share, too, of kernels that have <name>_few_rows_split
+FLOAT_SPLIT_TILES = tuple(replace(t, cluster=split) for t in FLOAT_FEW_ROWS_TILES for split in (2, 4))
 FLOAT_TILES = FLOAT_FEW_ROWS_TILES + SIMT_SPLIT_TILES  # of a product in IEEE float32 with nothing beside its sums
 # For sums with nothing beside them: 132 multiprocessors make 1034×4096 of them at once. lola in bfloat16 took 22.6 µs on an H200 there, with
 # 128×256 and strips 28.4; splacc 1034×2048→2048 30.8 in clusters of two on an H100, by one block 37.0
@@ -206,6 +208,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
         return NO_WARPGROUPS
     if tile.kind == "few_rows" and (reason := _few_rows_fit(case, tile)):
         return reason
+    if tile.kind == "few_rows" and tile.cluster > 1 and device.capability < (9, 0):
+        return "thread-block clusters need compute capability 9.0"
     if stages < (1 if tile.kind == "few_rows" else 2):
         return f"num_stages is {stages}: one is read while another is written, but of few rows, where other warps write meanwhile"
     if tile.kind == "warpgroup" and case.options["w_layout"] == "kn" and own_columns(tile, parts) % PANEL:
@@ -270,7 +274,9 @@ def launch(
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
     if tile.kind == "few_rows":
         aligned = rows_are_aligned(case, K)  # rows of x
-        program = instance(file, template, *head, is_ieee(case), aligned, nk, *shape, tile.shares, stages)
+        sharers = (tile.cluster,) if tile.cluster > 1 else ()
+        name = f"{template}_split" if sharers else template
+        program = instance(file, name, *head, is_ieee(case), aligned, nk, *shape, tile.shares, stages, *sharers)
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
     schedule, deep = schedule_of(config), slab(case)
     most = clusters_at_once(device, tile.cluster) * tile.cluster
@@ -309,7 +315,12 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    tiles = (*TILES, *SIMT_SPLIT_TILES, *SQUARE_TILES, *(FLOAT_FEW_ROWS_TILES if is_ieee(case) else FEW_ROWS_TILES))
+    tiles = (
+        *TILES,
+        *SIMT_SPLIT_TILES,
+        *SQUARE_TILES,
+        *(FLOAT_FEW_ROWS_TILES + FLOAT_SPLIT_TILES if is_ieee(case) else FEW_ROWS_TILES),
+    )
     return next((t for t in tiles if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
 
 
@@ -371,7 +382,7 @@ def schedule_of(config):
 
 def blocks(tile, M, N, parts=1):
     """How many blocks make the tiles that cover y (M, N), in whole clusters."""
-    rows = tile.rows * (1 if tile.kind == "simt" else tile.cluster)
+    rows = tile.rows * (1 if tile.kind in ("simt", "few_rows") else tile.cluster)
     return -(-M // rows) * tile.cluster * -(-N // (tile.columns // parts))
 
 

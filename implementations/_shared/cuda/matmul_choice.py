@@ -229,7 +229,9 @@ def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
         own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
         if matmul.tile_of(case, own) != tile:
             continue  # another number of warps has it
-        needed = -(-K // (matmul.slab(case) * tile.shares))  # stages, with which all of K is on its way at once
+        needed = -(
+            -K // (matmul.slab(case) * tile.shares * tile.cluster)
+        )  # stages, with which all of K is on its way at once
         for stages in range(min(most, needed), 0, -1):
             config = own | {"num_stages": stages}
             if matmul.fits(case, device, config, parts, beside, tiles) is None:
@@ -266,6 +268,9 @@ FEW_SIMT_ALONE = 0.7
 # What an element costs beside the largest tile of SIMT_TILES: by what its product reads of shared memory; more in a wide tile, and where lola
 # shifts x there, by columns
 FEW_SIMT_COST, FEW_SIMT_READ, FEW_SIMT_WIDE, FEW_SIMT_SHIFT = 0.85, 2.6, 0.15, 26
+# What clusters whose blocks share K take longer, by their number of blocks: from 100 times of both on an H200, where the best by these estimates took
+# 1.04 times what the best took, in the mean, and the best of single blocks 1.2; clusters of eight were never the best
+FEW_SIMT_SPLIT = {1: 0.0, 2: 2.1, 4: 3.5}
 # Elements that a multiprocessor makes at most, one tile after another or two at once; larger products are made otherwise: 2048×512→512 by four
 # tiles of 64×32 took 38 µs, by clusters of matmul_simt.cuh 30
 FEW_SIMT_MOST = 4096
@@ -280,8 +285,11 @@ def few_simt_time(case, tile, parts, device, beside=lambda tile: 0):
     cost = FEW_SIMT_COST + FEW_SIMT_READ * (rows + columns) / (rows * columns) + (FEW_SIMT_WIDE if down == 4 else 0)
     cost += FEW_SIMT_SHIFT / tile.columns if beside(tile) else 0
     deep = matmul.slab(case) * tile.shares  # what all warps of a block multiply at one time
-    products = -(-count // sms) * tile.rows * tile.columns * -(-K // deep) * deep * cost / PRODUCTS
-    each = (min(M, tile.rows) + tile.columns) * K * case.itemsize
+    own = -(-K // (deep * tile.cluster)) * deep  # of K
+    # clusters that do not lie beside one another double up, also where there are blocks enough for each multiprocessor
+    rounds = max(-(-count // sms), -(-count // tile.cluster // clusters_at_once(device, tile.cluster)))
+    products = rounds * tile.rows * tile.columns * own * cost / PRODUCTS
+    each = (min(M, tile.rows) + tile.columns) * own * case.itemsize
     rate = FEW_SIMT_RATE * (FEW_SIMT_ALONE if case.options["w_layout"] == "nk" and count <= sms else 1)
-    read = max(parts * K * N * case.itemsize / rate, -(-count // sms) * each / SM_RATE / 1000)
-    return FEW_SIMT_START + max(products, read) + min(products, read) / 4
+    read = max(parts * K * N * case.itemsize / rate, rounds * each / SM_RATE / 1000)
+    return FEW_SIMT_START + max(products, read) + min(products, read) / 4 + FEW_SIMT_SPLIT[tile.cluster]

@@ -1,12 +1,13 @@
 // x @ W of few rows: matmul_mma.cuh's product, or matmul_simt.cuh's on the float32 units, for an x so small that reading W once is nearly all there
 // is to do.
 //
-//   matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, PARTS>(tile, x, W, y, M, K, N, f, begin, finish)
+//   matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, PARTS, SPLIT>(tile, x, W, y, M, K, N, f, begin, finish)
 //
 // A block has BM rows and BN columns of the product, so that nearly all multiprocessors have one block and one round of them. Each of its
 // warps multiplies the whole tile by slabs of K of its own, every WARPS-th, and brings them itself through a ring of STAGES: no warp waits
 // for another before the end, and WARPS * STAGES slabs of a block are on their way at once. At the end the warps' sums meet in shared memory,
-// where they are added in the order of the warps, so that results are the same in each run.
+// where they are added in the order of the warps, so that results are the same in each run. Of a y with few tiles, SPLIT blocks, a cluster, share the
+// slabs of one, and each ends some of its rows.
 //
 // W has rows of whole vectors of 16 bytes, with zeros behind the last element; x, too, where ALIGNED, else it is of float. Epilogues are those of matmul_mma.cuh,
 // but column() is called before the product, so that nobody waits for a bias at its end.
@@ -266,8 +267,8 @@ __device__ __forceinline__ void mainloop(Tile& tile, unsigned char* ring, X& x, 
 
 // y of `slabs` slabs, which `rows` and `columns` bring; the tile begins at m0 and n0. EARLY: f.column() may be called before finish(). EVEN: rows of
 // 16 bits of y have whole pairs. The rest as in matmul_few_rows.
-template <int WARPS, int STAGES, int BM, int BN, int PARTS, bool EARLY = true, bool EVEN = true, typename Tile, typename X, typename W, typename T,
-          typename F, typename Begin, typename Finish>
+template <int WARPS, int STAGES, int BM, int BN, int PARTS, bool EARLY = true, bool EVEN = true, int SPLIT = 1, typename Tile, typename X, typename W,
+          typename T, typename F, typename Begin, typename Finish>
 __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int slabs, T* __restrict__ y, long long M, long long N,
                                             long long m0, long long n0, F f, Begin begin, Finish finish) {
     constexpr int PAIRS = BN / PARTS / 2, THREADS = WARPS * 32, BYTES = few_rows::WARP_BYTES<Tile, BM, BN, STAGES>;  // pairs of columns of y
@@ -281,22 +282,27 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
 #pragma unroll
         for (int e = 0; e < 2; ++e) of_columns[e] = f.column(min(n + e, N - 1));
     };
-    few_rows::mainloop<WARPS, STAGES>(tile, own, rows, columns, slabs, [&] {
+    unsigned rank = SPLIT == 1 ? 0 : cluster_rank();
+    few_rows::mainloop<WARPS * SPLIT, STAGES>(tile, own, rows, columns, slabs - static_cast<int>(rank) * WARPS, [&] {
         begin();
         if (EARLY) of_epilogue();
     });
     tile.leave(reinterpret_cast<float*>(own), few_rows::PITCH<BN>);  // where its ring was
     finish();
+    if constexpr (SPLIT > 1) cluster_arrive(), cluster_wait();
     if (!EARLY) of_epilogue();
 
     const float* sums = reinterpret_cast<const float*>(memory) + column / 8 * 8 * PARTS + column % 8;
-    for (int row = threadIdx.x / PAIRS; row < BM && m0 + row < M && n < N; row += THREADS / PAIRS) {
+    for (int row = threadIdx.x / PAIRS * SPLIT + rank; row < BM && m0 + row < M && n < N; row += THREADS / PAIRS * SPLIT) {
         float v[2][PARTS] = {};
 #pragma unroll
-        for (int w = 0; w < WARPS; ++w)
+        for (int w = 0; w < WARPS * SPLIT; ++w)
 #pragma unroll
             for (int p = 0; p < PARTS; ++p) {
-                float2 share = *reinterpret_cast<const float2*>(sums + w * (BYTES / 4) + row * few_rows::PITCH<BN> + p * 8);
+                const float2* from = reinterpret_cast<const float2*>(sums + w % WARPS * (BYTES / 4) + row * few_rows::PITCH<BN> + p * 8);
+                float2 share;
+                if constexpr (SPLIT == 1) share = *from;
+                else share = load_in_block(from, w / WARPS);
                 v[0][p] += Tile::SWAPPED ? share.y : share.x, v[1][p] += Tile::SWAPPED ? share.x : share.y;
             }
         auto of_row = f.row(m0 + row);
@@ -314,18 +320,20 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
             }
         }
     }
+    if constexpr (SPLIT > 1) cluster_arrive_relaxed(), cluster_wait();  // no block ends before the others have read
 }
 
 // `tile`, an OfWarp, is this warp's. begin() is called once the first copies are on their way, and finish() between the product and f, by
 // all threads: it has at least one barrier.
-template <int WARPS, int STAGES, bool ALIGNED, bool NK, int BM, int BN, int PARTS, typename Tile, typename T, typename F, typename Begin, typename Finish>
+template <int WARPS, int STAGES, bool ALIGNED, bool NK, int BM, int BN, int PARTS, int SPLIT = 1, typename Tile, typename T, typename F, typename Begin, typename Finish>
 __device__ __forceinline__ void matmul_few_rows(Tile& tile, const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M,
                                                 long long K, long long N, F f, Begin begin, Finish finish) {
     wait_for_previous_launch();
     long long m0, n0, length = ALIGNED ? filled_up<T>(K) : K;  // of a row of x, and of W (N, K)
-    block_origin(M, N, BM, BN / PARTS, m0, n0);
-    few_rows::RowLoader<T, BM, WARPS, 1, ALIGNED> rows(x, m0, M, length);
-    few_rows::WeightLoader<NK, T, BN, WARPS, PARTS> columns(W, n0, N, NK ? length : K);
-    few_rows_of<WARPS, STAGES, BM, BN, PARTS>(tile, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), y, M, N, m0, n0, f, begin,
+    block_origin(M, N, BM, BN / PARTS, m0, n0, blockIdx.x / SPLIT);
+    few_rows::RowLoader<T, BM, WARPS * SPLIT, 1, ALIGNED> rows(x, m0, M, length);
+    few_rows::WeightLoader<NK, T, BN, WARPS * SPLIT, PARTS> columns(W, n0, N, NK ? length : K);
+    if constexpr (SPLIT > 1) rows.skip(cluster_rank() * WARPS), columns.skip(cluster_rank() * WARPS);
+    few_rows_of<WARPS, STAGES, BM, BN, PARTS, true, true, SPLIT>(tile, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), y, M, N, m0, n0, f, begin,
                                               finish);
 }

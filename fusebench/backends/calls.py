@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusebench.backends.parameters import Parameters
-from fusebench.backends.tracing import Address, StandIn, Step, Untraceable, steps_of
+from fusebench.backends.stand_ins import Address, StandIn, Step, Untraceable, steps_of
 
 ALIGNMENT = 16  # bytes: kernels take memory in such vectors
 
@@ -144,7 +144,7 @@ def _noted(
     name: str,
     steps: list[Step],
 ) -> Any:
-    """Adds the launch to those of a call that is followed (tracing.py), and returns stand-ins for what it makes. Raises Untraceable for a
+    """Adds the launch to those of a call that is followed (stand_ins.py), and returns stand-ins for what it makes. Raises Untraceable for a
     tensor of another dtype, which the launch would refuse or recompile for."""
     rest, outputs = iter(given), []
     tensors: dict[int, Address] = {}

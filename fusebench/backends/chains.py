@@ -1,7 +1,7 @@
 """Several launches as one call: its tensors are checked once, and what the launches hand on lies in one allocation.
 
 What a launch costs the calling thread beside the driver's own time, a call of several would pay for each of them, with an allocation for
-each tensor between them. So the first call is traced (tracing.py), and the text of one straight-line function is put together, as
+each tensor between them. So the first call is traced (stand_ins.py), and the text of one straight-line function is put together, as
 calls.py does for a single launch.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fusebench.backends.calls import ALIGNMENT, of_the_driver, strides_of
 from fusebench.backends.parameters import Parameters
-from fusebench.backends.tracing import StandIn, Untraceable, traced
+from fusebench.backends.stand_ins import StandIn, Untraceable, traced
 
 APART = 512  # bytes: what launches hand on begins at multiples of them, as Torch's own memory does
 TRIES = 3  # calls after which one that could not be put together is left as it is

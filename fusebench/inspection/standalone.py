@@ -36,8 +36,8 @@ HARNESS = (
     "backends/cuda.py",
     "backends/jax_triton.py",
     "backends/parameters.py",
+    "backends/stand_ins.py",
     "backends/tensor_maps.py",
-    "backends/tracing.py",
     "backends/triton_launcher.py",
     *(f"emulator/{file.name}" for file in sorted((ROOT / "emulator").glob("*.py"))),
 )

@@ -169,7 +169,7 @@ def config(case, variant, device):
     if variant == "two_launches":
         own = _product(case, variant)
         if is_ieee(case):
-            return matmul_choice.config(own, device, FLOAT_TILES, schedules=_schedules(case))
+            return matmul_choice.config(own, device, FLOAT_TILES, schedules=_schedules(case), behind=True)
         tiles = matmul.products_tiles(own)
         whole = matmul_choice.config(own, device, tiles, beside=backward.statistics_bytes, schedules=matmul.SCHEDULES)
         return matmul_turned.or_turned(

@@ -176,7 +176,7 @@ def config(case, device):
         return prefixed("beside", _beside(case, device))
     if how == "few":
         return prefixed("few", _few(case, device))
-    dx = _or_split(own["dx"], matmul_choice.config(own["dx"], device, _tiles(case)), device)
+    dx = _or_split(own["dx"], matmul_choice.config(own["dx"], device, _tiles(case), behind=True), device)
     of_dW, tiles = _weights(case, device)
     if case.itemsize == 2 and case.sizes["M"] <= LARGE_ROWS:
         # of few slabs, which blocks of a cluster hardly bring for one another: geglu 128×4096→11008 took an H200 146 µs in clusters of two, 141 without

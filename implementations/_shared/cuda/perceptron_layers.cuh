@@ -90,16 +90,6 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
 }
 
 #if __CUDA_ARCH__ >= 900
-// The same where the blocks of a cluster share K, too.
-template <typename T, Activation ACT, bool FILLED, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(WARPS * 32, 1)
-    layer_few_rows_split(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, const T* next,
-                   long long M, long long K, long long N, long long width, long long bytes) {
-    prefetch_to_cache(next, bytes);
-    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
-    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1, SPLIT>(tile, x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width), [] {}, [] { __syncthreads(); });
-}
-
 // The blocks of a cluster share the K of a tile.
 template <Activation ACT, bool FILLED, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)

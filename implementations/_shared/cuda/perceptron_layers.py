@@ -100,8 +100,7 @@ def prepared(case, arrays, pitch=None):
 
 def _tiles(product):
     """All of a product."""
-    few = (*matmul.ALL_FEW_ROWS_TILES, *matmul.FLOAT_SPLIT_TILES)
-    return (*matmul.TENSOR_TILES, *matmul.products_tiles(product), *few, *matmul.SIMT_SPLIT_TILES)
+    return (*matmul.TENSOR_TILES, *matmul.products_tiles(product), *matmul.ALL_FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
 
 
 def config(case, device):

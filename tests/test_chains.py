@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("cuda.core")
+from cuda_kernels import H200, KERNELS, module_of
 from stand_in_driver import PROGRAM, on
 
-from fusebench.backends import calls, cuda
+from fusebench.backends import calls, cuda, tensor_maps
+from fusebench.cases import make_case
 from fusebench.launchers import chained
 
 
@@ -21,6 +24,15 @@ def allocated(driver, monkeypatch):
     noting = lambda shape, strides, dtype: shapes.append(tuple(shape)) or empty(shape, strides, dtype)  # noqa: E731
     monkeypatch.setattr(calls, "_empty", lambda torch: noting)
     return shapes
+
+
+class Map(tensor_maps.TensorMap):
+    """A tensor map as a driver makes it that writes nothing but the address."""
+
+    __slots__ = ()
+
+    def describe(self, pointer, shape):
+        self.shape = shape
 
 
 def launch(outputs, tensors=3, numbers=(4,), **options):
@@ -87,14 +99,6 @@ def test_an_address_within_a_tensor_stays_as_far_behind_its_begin(driver):
 
 
 def test_tensor_maps_of_given_tensors_and_of_those_between(driver, monkeypatch):
-    from fusebench.backends import tensor_maps
-
-    class Map(tensor_maps.TensorMap):
-        __slots__ = ()
-
-        def describe(self, pointer, shape):
-            self.shape = shape
-
     monkeypatch.setattr(cuda, "TensorMap", Map)
     first, second = launch({1: (4, 64)}, 2, (), boxes=[(2, 32)]), launch({2: (4,)}, 3, (), boxes=[(2, 32), (2, 32)])
     call = chained(lambda x, w: second(first(x), w))
@@ -215,3 +219,71 @@ def test_forward_and_backward_are_chained_each(driver):
     (x, w) = vectors()
     for _ in range(2):
         assert forward(x, (w, None))[0].shape == backward(x, (w, None))[0].shape == (4, 8)
+
+
+CHAINED = [  # a variant of each kernel whose calls in CUDA C++ are chained, whose case has several launches
+    ("dlrm", "modulus", "one", "forward"), ("dlrm_train", "modulus_two_launches", "one", "forward"), ("fused_mlp", "default", "odd", "forward"),
+    ("geglu", "two_launches", "odd", "forward"), ("lola", "two_launches", "odd", "forward"), ("lora_linear", "two_launches", "odd", "forward"),
+    ("lora_mlp", "two_launches", "odd", "forward"), ("shcsa", "padded_softmax", "odd", "forward"), ("shcsa", "padded_attention", "odd", "forward"),
+    ("add_mul_act", "default", {"M": 5000, "N": 70}, "backward"), ("embedding", "deterministic", "tall", "backward"), ("fused_mlp", "default", "odd", "backward"),
+    ("geglu", "two_accumulators", "odd", "backward"), ("lola", "multirow", "odd", "backward"), ("lora_linear", "two_launches", "odd", "backward"),
+    ("lora_mlp", "default", "odd", "backward"), ("padded_attention", "flash", "odd", "backward"), ("splacc", "two_accumulators", "odd", "backward"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def kept_alive(driver, monkeypatch):
+    """No two allocations of a call have one address."""
+    alive, empty = [], calls._empty(torch)
+    monkeypatch.setattr(calls, "_empty", lambda torch: lambda *how: alive.append(empty(*how)) or alive[-1])
+    monkeypatch.setattr(
+        cuda, "compile_cubin", lambda path, arch, names, defines=(): cuda.Cubin(b"", dict.fromkeys(names, "_Z"))
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index=0: (9, 0))
+    monkeypatch.setattr(cuda, "TensorMap", Map)
+    return alive
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "variant", "sizes", "mode"), CHAINED)
+def test_chained_kernels_launch_what_their_first_call_does(driver, kept_alive, name, variant, sizes, mode, dtype):
+    """Where two launches of the first call have one address, those of the others have, and nowhere else."""
+    module, case = module_of(name), make_case(KERNELS[name], sizes, dtype, "ieee", {}, mode)
+    built, given = (
+        module.build(case, variant, H200, module.config(case, variant, H200)),
+        arguments_of(module, case, variant),
+    )
+    if mode == "backward":
+        (forward, built), (own, upstream) = built, given
+        given = (forward(*own)[1], *upstream)
+    found = []
+    for _ in range(3):
+        del driver.launched[:], kept_alive[:]
+        outputs = built(*given)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        values = [value for launched in driver.launched for value in launched.values]
+        shared = [values.index(value) for value in values]
+        found.append((shared, [launched.grid for launched in driver.launched], [y.shape for y in outputs]))
+    assert found[0] == found[1] == found[2] and len(driver.launched) > 1
+    between = [memory for memory in kept_alive if memory.dtype is torch.uint8]
+    assert len(between) <= 1 and len(kept_alive) <= len(outputs) + len(between), (
+        "one allocation for all that is not returned"
+    )
+
+
+def arguments_of(module, case, variant):
+    """Tensors of a GPU, with zeros: what a call is given and what was prepared; in the backward modes that, and the upstream gradients."""
+    mathematics, rng = KERNELS[case.kernel].mathematics, np.random.default_rng(0)
+
+    def tensors(arrays):
+        own = {name: mathematics.own_dtypes.get(name, case.dtype) for name in arrays}
+        floats = {
+            name: torch.as_tensor(a) if a.dtype.kind == "i" else torch.as_tensor(a).to(getattr(torch, own[name]))
+            for name, a in arrays.items()
+        }
+        return [on(0, tensor) for tensor in floats.values()]
+
+    inputs = tensors(mathematics.inputs(case, rng) | mathematics.weights(case, rng))
+    prepared = [on(0, made) for made in getattr(module, "prepare", lambda *_: ())(case, variant, *inputs)]
+    own = (*inputs, *prepared)
+    return own if case.mode == "forward" else (own, tensors(mathematics.upstream(case, rng)))

@@ -74,7 +74,7 @@ def test_tiles_of_dx_are_shared_beside_those_of_dW_where_they_are_few(name, size
         # rows of x that are no whole vectors have no tensor map
         ("lola", (150, 96, 136), None, ["pull_back", "inputs_tensor", "weights_warpgroup"]), ("lola", (200, 99, 256), None, ["pull_back", "inputs_tensor", "weights_tensor"]),
         # of float: dx of few rows by warps that share its depth, rows filled up; dW of many rows and few tiles by blocks that do
-        ("lola", (2, 300, 3456), "ieee", ["pull_back", "inputs_few_rows", "weights_simt"]),
+        ("lola", (2, 300, 3456), "ieee", ["pull_back", "inputs_few_rows_split", "weights_simt"]),
         ("geglu", (216, 384, 2169), "ieee", ["pull_gate", "inputs_few_rows", "weights_simt"]),
         ("geglu", (8, 397, 1235), "tf32", ["pull_gate", "inputs_few_rows", "weights_tensor"]),
         ("lola", (1500, 192, 345), "tf32", ["pull_back", "turned_operands", "inputs_split", "weights_split"]),

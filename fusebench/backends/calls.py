@@ -149,19 +149,21 @@ def _noted(
     rest, outputs = iter(given), []
     tensors: dict[int, Address] = {}
     numbers: dict[int, Any] = {}
+    maps: dict[int, Any] = {}
     for place, argument in enumerate(arguments):
         if isinstance(argument, Made):
             outputs.append(StandIn(argument.dtype, argument.shape, steps))
-            tensors[place] = Address(outputs[-1])
+            tensors[place] = outputs[-1].data_ptr()
         elif isinstance(argument, Given):
             tensor = next(rest)
             if not isinstance(tensor, StandIn) or tensor.dtype is not argument.dtype:
                 raise Untraceable(f"{name} is given {tensor!r}")
-            tensors[place] = Address(tensor)
+            tensors[place] = tensor.data_ptr()
+            if argument.box:
+                maps[place] = tensor.shape
         elif isinstance(argument, Number):
             number = next(rest)
             (tensors if isinstance(number, Address) else numbers)[place] = number
-    maps = [place for place, argument in enumerate(arguments) if isinstance(argument, Given) and argument.box]
     steps.append(Step(tensors, maps, numbers, kept, name))
     return tuple(outputs) if len(outputs) > 1 else outputs[0] if outputs else None
 

@@ -92,7 +92,7 @@ class _Chain:
         try:
             for step in self._steps:
                 taken.append(step.kept[index].pop())
-                if any(taken[-1].maps[p].shape != step.tensors[p].tensor.shape for p in step.maps):
+                if any(taken[-1].maps[p].shape != shape for p, shape in step.maps.items()):
                     raise Untraceable("a tensor map does not follow its tensor")
                 if any(taken[-1].numbers[p] != number for p, number in step.numbers.items()):
                     raise Untraceable("a launch was given other numbers since")
@@ -101,7 +101,7 @@ class _Chain:
                 step.kept[index].append(own)
             raise Untraceable("a launch has kept nothing") from error
         moves = [
-            (own.maps[p].tensor, 0, begin) if p in step.maps else (own.values, p, begin + address.offset)
+            (*((own.maps[p].tensor, 0) if p in step.maps else (own.values, p)), begin + address.offset)
             for step, own in zip(self._steps, taken, strict=True)
             for p, address in step.tensors.items()
             if (begin := self._between.get(id(address.tensor))) is not None
@@ -114,7 +114,11 @@ class _Chain:
         """As `calls.straight`, of all launches."""
         given = {id(leaf): name for name, leaf in _leaves(self._given) if isinstance(leaf, StandIn)}
         targets, tensors = self._targets()
-        returned = {id(leaf) for _, leaf in _leaves(result) if leaf is not None}
+        returned = {
+            id(leaf.data_ptr().tensor if isinstance(leaf, StandIn) else leaf)
+            for _, leaf in _leaves(result)
+            if leaf is not None
+        }
         if not returned <= given.keys() | tensors.keys() or not given.keys() & tensors.keys():
             raise Untraceable("it returns what no launch has, or no launch has what it is given")
         names: dict[str, Any] = {"kept": self._kept, "other": other, "room": (0,), **of_the_driver()}
@@ -210,7 +214,12 @@ def _expression(result: Any, names: dict[int, str]) -> str:
     if isinstance(result, tuple | list):
         inner = ", ".join(_expression(part, names) for part in result)
         return f"[{inner}]" if isinstance(result, list) else f"({inner},)" if result else "()"
-    return "None" if result is None else names[id(result)]
+    if result is None or result.origin is None:
+        return "None" if result is None else names[id(result)]
+    whole, offset = names[id(result.origin.tensor)], result.origin.offset // result.dtype.itemsize
+    if not whole.startswith("y"):
+        raise Untraceable("it returns a part of what it is given")
+    return f"{whole}.as_strided({tuple(result.shape)}, {strides_of(result.shape)}, {offset})"
 
 
 def _described(given: Sequence[Any]) -> list[tuple[Any, ...]]:

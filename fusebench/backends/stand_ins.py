@@ -16,11 +16,11 @@ class Untraceable(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """One launch: its tensors, by their places among its arguments, each with the byte of it that the launch is given the address of; which of
-    them are tensor maps; the numbers that it is given, by place; what it has `kept` for its next calls, by device; and what it is called."""
+    """One launch: what it is given the addresses of, by their places among its arguments; the shapes of those that are tensor maps; the numbers
+    that it is given, by place; what it has `kept` for its next calls, by device; and what it is called."""
 
     tensors: Mapping[int, Address]
-    maps: Sequence[int]
+    maps: Mapping[int, Any]
     numbers: Mapping[int, Any]
     kept: Mapping[int, list[Parameters]]
     name: str
@@ -28,7 +28,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Address:
-    """So many bytes behind the begin of a tensor."""
+    """So many bytes behind the begin of a tensor that is given, or allocated."""
 
     tensor: StandIn
     offset: int = 0
@@ -39,11 +39,12 @@ class Address:
 
 @dataclass(eq=False)
 class StandIn:
-    """A contiguous tensor as far as its dtype and shape, in the call that made these `steps`."""
+    """A contiguous tensor as far as its dtype and shape, in the call that made these `steps`; a view of another where it has an `origin`."""
 
     dtype: Any
     shape: Any
     steps: list[Step] = field(repr=False)
+    origin: Address | None = None
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +54,20 @@ class StandIn:
         return math.prod(self.shape)
 
     def data_ptr(self) -> Address:
-        return Address(self)
+        return self.origin or Address(self)
+
+    def view(self, *shape: int) -> StandIn:
+        known = math.prod(size for size in shape if size != -1)
+        sizes = tuple(self.numel() // known if size == -1 else size for size in shape)
+        return StandIn(self.dtype, sizes, self.steps, self.data_ptr())
+
+    def __getitem__(self, part: Any) -> StandIn:
+        """Rows that lie one behind the other."""
+        if not isinstance(part, slice) or part.step not in (None, 1):
+            raise Untraceable(f"a part {part!r} of a tensor")
+        begin, end, _ = part.indices(self.shape[0])
+        row = int(self.dtype.itemsize) * math.prod(self.shape[1:])
+        return StandIn(self.dtype, (max(0, end - begin), *self.shape[1:]), self.steps, self.data_ptr() + begin * row)
 
     def is_contiguous(self) -> bool:
         return True

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fusebench.launchers import chained
 from implementations._shared import dlrm
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import clusters_at_once, is_ieee
@@ -212,7 +213,7 @@ def build(case, variant, device, config):
         tables, all_parameters = given.tables, parameters(given)
 
         def made(*shape, dtype=torch.float32):
-            return torch.empty(shape, dtype=dtype, device=dense.device)
+            return dense.new_empty(shape, dtype=dtype)
 
         arrays, rows, losses = made(workspace, dtype=T), made(M * F + 1, dtype=torch.int32), made(parts)
         loss, dvectors, found = made(), made(M, F, D, dtype=T), made(floats)
@@ -224,7 +225,7 @@ def build(case, variant, device, config):
             outputs += [dW, db, *all_parameters[2 * n : 2 * n + 2]]
         return tuple(outputs)
 
-    return call
+    return chained(call)
 
 
 def _passing(launch):

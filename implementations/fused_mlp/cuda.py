@@ -87,7 +87,7 @@ def config(case, variant, device):
     choices = perceptrons.choices(case, device)
     _, layers = choices[0]  # for whoever sets KERNEL=layers
     if one := perceptron_warpgroup.of_tile(case, device):
-        choices.append((perceptron_warpgroup.clocks(case, device, one), layers | one))
+        choices.append((perceptron_warpgroup.clocks(case, device, one), one))
     if two := three_and_one.config(case, device):
         choices.append((three_and_one.clocks(case, device, two), layers | two))
     return perceptrons.fastest(choices)

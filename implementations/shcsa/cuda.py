@@ -14,6 +14,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+from fusebench.launchers import chained
 from implementations._shared.cuda import attention, flash_split, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed
 from implementations._shared.gpu import filled_up, multiprocessors, rows_are_aligned
@@ -248,4 +249,4 @@ def build(case, variant, device, config):
         last(att, q + 2 * part, n_padd, y, T, D, 3 * D)
         return y
 
-    return by_flash if variant in FLASH else by_scores
+    return chained(by_flash if variant in FLASH else by_scores)

@@ -10,6 +10,7 @@ from pathlib import Path
 from fusebench.launchers import chained
 from implementations._shared.cuda import lora
 from implementations._shared.cuda import lora_backward as backward
+from implementations._shared.cuda import lora_backward_choice as choice
 from implementations._shared.cuda.launch import not_one_of
 from implementations._shared.cuda.lora import skip  # noqa: F401 (part of the contract)
 from implementations._shared.gpu import usual_kernel
@@ -69,7 +70,7 @@ def prepare(case, variant, x, scale, W, b, A, B):
 
 def config(case, variant, device):
     if case.mode != "forward":
-        return backward.config(case, device)
+        return choice.config(case, device)
     if variant == "two_launches":
         return lora.config(case, variant, device)
     return _cuda_fused.config(case, device) or {"KERNEL": usual_kernel(case)} | lora.config(case, variant, device)
@@ -77,7 +78,7 @@ def config(case, variant, device):
 
 def fits(case, variant, device, chosen):
     if case.mode != "forward":
-        return backward.fits(case, device, chosen)
+        return choice.fits(case, device, chosen)
     if variant == "fused":
         if chosen["KERNEL"] == "warpgroup":
             return _cuda_fused.fits(case, device, chosen)

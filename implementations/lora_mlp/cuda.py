@@ -11,6 +11,7 @@ from pathlib import Path
 from fusebench.launchers import chained
 from implementations._shared.cuda import lora
 from implementations._shared.cuda import lora_backward as backward
+from implementations._shared.cuda import lora_backward_choice as choice
 from implementations._shared.cuda.launch import in_turn
 from implementations.lora_mlp import _layers
 
@@ -74,7 +75,7 @@ def launches(case, variant, device, config):
             launch
             for layer in reversed(layers)
             for launch in backward.launches(
-                BACKWARD_FILE, layer, device, backward.config(layer, device), layer is not layers[-1]
+                BACKWARD_FILE, layer, device, choice.config(layer, device), layer is not layers[-1]
             )
         ]
         return tuple(behind if case.mode == "backward" else [*kept, *behind])
@@ -89,7 +90,7 @@ def build(case, variant, device, config):
     if case.mode != "forward":
         layers = _layers.layers(case)
         of_layers = [
-            backward.build(BACKWARD_FILE, layer, device, backward.config(layer, device), layer is not layers[-1])
+            backward.build(BACKWARD_FILE, layer, device, choice.config(layer, device), layer is not layers[-1])
             for layer in layers
         ]
         return chained(_layers.differentiated(case, of_layers))

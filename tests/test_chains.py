@@ -137,7 +137,9 @@ def test_other_arguments_are_the_calls_own_affair(driver, allocated, of):
     assert (1024,) in allocated and len(seen) == 4, "and the others are as quick as before"
 
 
-@pytest.mark.parametrize("does", ["computes", "asks", "launches one twice", "returns a number", "launches once"])
+@pytest.mark.parametrize(
+    "does", ["computes", "asks", "asks for truth", "minds", "launches one twice", "returns a number", "launches once"]
+)
 def test_what_is_more_than_launches_runs_as_it_is(driver, does):
     a, b = launch({1: (4,)}, 2, ()), launch({1: (4,)}, 2, ())
 
@@ -146,6 +148,12 @@ def test_what_is_more_than_launches_runs_as_it_is(driver, does):
             return b(on(0, a(x) * 2))
         if does == "asks":
             return b(a(x)) if x.sum() > 0 else x
+        if does == "asks for truth":
+            return b(a(x)) if x[:1] else x
+        if does == "minds":
+            if not isinstance(x, torch.Tensor):
+                raise ValueError("no tensor")
+            return b(a(x))
         if does == "launches one twice":
             return a(a(x))
         return (b(a(x)), 3) if does == "returns a number" else a(x)
@@ -156,6 +164,44 @@ def test_what_is_more_than_launches_runs_as_it_is(driver, does):
         assert len(driver.launched) == count * (i + 1)
         if count == 2 and does != "computes":
             assert driver.launched[-1].values[0] == driver.launched[-2].values[1]
+
+
+def test_a_shape_that_the_launches_follow_from_is_checked_also_of_a_tensor_that_none_has(driver):
+    first, last = launch({1: (4,)}, 2, ()), cuda.Launcher(PROGRAM, 1, 32)
+
+    def call(x, like):
+        y = first(x)
+        last(y, y, like.shape[0])
+        return y
+
+    call, x = chained(call), vectors(1)[0]
+    for rows in (7, 7, 9, 11, 7):
+        call(x, on(0, torch.ones(rows)))
+        assert driver.launched[-1].values[2] == rows
+
+
+def test_what_is_given_is_returned_as_it_was(driver):
+    statistics, product = launch({1: (4,), 2: (4,)}), launch({2: (4, 8)})
+
+    def call(x, arrays):
+        mean, y = statistics(x)
+        return [product(mean, arrays[0]), (y,)], arrays
+
+    call, (x, w) = chained(call), vectors()
+    for arrays in ((w,), (w,), (w,)):
+        made, same = call(x, arrays)
+        assert same == (w,) and [type(part) for part in (made, made[1], same)] == [list, tuple, tuple]
+
+
+@pytest.mark.parametrize("beside", [None, 1000, 0.5])
+def test_calls_that_cannot_go_straight_keep_nothing_each(driver, beside):
+    """On another device than the current one, and with a number that is another object each time."""
+    call, gpu = two() if beside is None else (lambda x, arrays: two_of_them(x, (arrays[0], None))), int(beside is None)
+    two_of_them, call = two(), chained(call)
+    for _ in range(20):
+        x, w = vectors(2, gpu)
+        call(x, (w, None if beside is None else type(beside)(str(beside))))
+    assert len({launched.address for launched in driver.launched}) <= 4, "parameters for a call and for a chained one"
 
 
 def test_each_device_has_its_own(driver):

@@ -1,13 +1,17 @@
 """What CUDA launches for products, by rows, columns and layouts, by sizes, dtypes and devices. Needs no GPU."""
 
+import functools
 import itertools
+import random
+import re
 
 import pytest
 import torch
 
 pytest.importorskip("cuda.core")
-from cuda_kernels import A100, B200, H200, KERNELS, module_of
+from cuda_kernels import A100, B200, DTYPES, H200, KERNELS, mlp, module_of
 
+from fusebench.backends.cuda import sources_of
 from fusebench.cases import make_case
 
 
@@ -145,3 +149,33 @@ def test_every_device_multiplies_rows_that_are_no_whole_lines(name, device):
 def test_two_products_have_turned_tiles_where_few_rounds_of_them_are_enough(sizes, kernel):
     case = make_case(KERNELS["splacc"], dict(zip("MKN", sizes, strict=True)), "bfloat16")
     assert module_of("splacc").config(case, "two_accumulators", H200)["KERNEL"] == kernel
+
+
+@pytest.mark.parametrize("mode", ["forward", "backward", "forward_backward"])
+@pytest.mark.parametrize("name", ["lola", "splacc", "geglu", "lora_linear", "lora_mlp", "fused_mlp"])
+def test_whatever_the_sizes_a_launch_is_of_a_kernel_that_its_file_has(name, mode):
+    """Few columns and deep, odd and many rows: sizes that no named case has."""
+    module, rng = module_of(name), random.Random(name + mode)
+    variants = [*module.VARIANTS] if mode == "forward" else [*module.BACKWARD]
+    for _ in range(25):
+        M, K, N = (rng.choice([1, 8, rng.randint(1, 130), rng.randint(100, 4100), 64, 1024]) for _ in "MKN")
+        sizes = (
+            mlp(M, *(rng.choice([K, N, 17, 256]) for _ in range(rng.randint(2, 4))))
+            if "mlp" in name
+            else {"M": M, "K": K, "N": N}
+        )
+        rank = {"R": rng.choice([4, 8, 17])} if "lora" in name else {}
+        dtype, precision = rng.choice(DTYPES)
+        case = make_case(KERNELS[name], sizes | rank, dtype, precision, {"w_layout": rng.choice(["kn", "nk"])}, mode)
+        for device, variant in itertools.product((H200, A100), variants):
+            if module.skip(case, variant, device):
+                continue
+            for launch in module.launches(case, variant, device, module.config(case, variant, device)):
+                kernel = launch.program.name.partition("<")[0].rpartition("::")[2]
+                assert re.search(rf"\b{kernel}\(", text_of(launch.program.file)), (case.id, device.name, launch.program)
+
+
+@functools.cache
+def text_of(file):
+    """A .cu file and what it includes of ours."""
+    return "\n".join(source.read_text() for source in sources_of(file))

@@ -41,7 +41,7 @@ def on_a_gpu(name, variant, sizes, dtype, implementation="cuda", gpu=0):
     return call, [a.to(f"cuda:{gpu}") for a in arguments], call(*arguments)
 
 
-# one without and one with tensor maps, two of two launches, of which one is handed its outputs; in Triton one kernel and two
+# one without and one with tensor maps, three of several launches, of which one is handed its outputs; in Triton one kernel and two
 LAUNCHED = [
     ("fused_mlp", "default", "bottom_2048", "bfloat16"),
     ("add_relu", "default", "odd", "float32"),
@@ -158,7 +158,7 @@ CHAINED = [
     ("geglu", "two_accumulators", "odd", "bfloat16"),
     ("lora_linear", "two_launches", "odd", "float32"),
     ("fused_mlp", "default", "bottom_2048", "bfloat16"),
-    ("shcsa", "padded_attention", "odd", "float16"),
+    ("shcsa", "padded_softmax", "odd", "float16"),
     ("dlrm", "modulus", "main", "bfloat16"),
     ("shcsa", "padded_softmax_v", "odd", "float16", "triton"),
     ("dlrm", "modulus_split", "main", "float32", "triton"),

@@ -12,19 +12,20 @@ from typing import Any
 
 from fusebench.backends.calls import ALIGNMENT, of_the_driver, strides_of
 from fusebench.backends.parameters import Parameters
-from fusebench.backends.stand_ins import StandIn, Untraceable, traced
+from fusebench.backends.stand_ins import StandIn, Step, Untraceable, traced
 
 APART = 512  # bytes: what launches hand on begins at multiples of them, as Torch's own memory does
 TRIES = 3  # calls after which one that could not be put together is left as it is
 
 
 def chained(built: Any) -> Any:
-    """A function that returns what the call `built` does, or (forward, backward) of such. They take tensors, and tuples and lists of them;
-    whatever else they are given is the same object in every call.
+    """A function that returns what the call `built` does, or (forward, backward) of such. They take, by position, tensors and tuples and lists
+    of them; whatever else they are given is the same object in every call.
 
-    A call must launch the same for all tensors of the same dtypes and shapes. The first one on a device shows what that is; later ones, of
-    such tensors, go straight to the driver. One that does more than to launch and to allocate runs as it is, as do the calls within it
-    that are chained themselves.
+    A call must launch the same for all tensors of the same dtypes and shapes, and of no tensors but those that it is given or allocates. The
+    first one on a device shows what that is; later ones, of such tensors, go straight to the driver. What lies between the launches is there
+    until the last one, where the call itself would free it earlier. A call that does more than to launch and to allocate runs as it is; so does
+    one that has chained calls in it, which remain what they are.
     """
     return tuple(map(_chained, built)) if isinstance(built, tuple) else _chained(built)
 
@@ -84,22 +85,18 @@ class _Chain:
         self.run = self._straight(result, other)
 
     def keep(self, given: Sequence[Any], index: int) -> None:
-        """Takes from its launches what one call at a time needs on that device, if the call before was of tensors like the first one's. Raises
-        Untraceable where a launch has kept nothing, or a tensor map that does not follow its tensor."""
-        if _described(given) != _described(self._given):
+        """Takes from its launches what one call at a time needs on that device, if it has none and the call before was one of such tensors. Raises
+        Untraceable where a launch has kept nothing, or something else."""
+        if self._kept.get(index) or not _alike(given, self._given):
             return
         taken: list[Parameters] = []
         try:
             for step in self._steps:
-                taken.append(step.kept[index].pop())
-                if any(taken[-1].maps[p].shape != shape for p, shape in step.maps.items()):
-                    raise Untraceable("a tensor map does not follow its tensor")
-                if any(taken[-1].numbers[p] != number for p, number in step.numbers.items()):
-                    raise Untraceable("a launch was given other numbers since")
-        except (KeyError, IndexError) as error:
+                taken.append(_parameters_of(step, index))
+        except Untraceable:
             for step, own in zip(self._steps, taken, strict=False):
                 step.kept[index].append(own)
-            raise Untraceable("a launch has kept nothing") from error
+            raise
         moves = [
             (*((own.maps[p].tensor, 0) if p in step.maps else (own.values, p)), begin + address.offset)
             for step, own in zip(self._steps, taken, strict=True)
@@ -125,10 +122,14 @@ class _Chain:
         names |= {f"k_{name}": leaf for name, leaf in _leaves(self._given) if not isinstance(leaf, StandIn)}
         checks = [f"{name[2:]} is {name}" for name in names if name.startswith("k_")]
         pointers, writes, made = [], [], dict[int, str]()
+        for name, leaf in _leaves(self._given):
+            if isinstance(leaf, StandIn):  # also those that no launch has: their shapes may say what is launched
+                names |= {f"d_{name}": leaf.dtype, f"s_{name}": leaf.shape}
+                checks += [f"{name}.dtype is d_{name}", f"{name}.shape == s_{name}"]
         for key, tensor in tensors.items():
-            if name := given.get(key):
-                names |= {f"d_{name}": tensor.dtype, f"s_{name}": tensor.shape}
-                checks += [f"{name}.get_device() == index", f"{name}.dtype is d_{name}", f"{name}.shape == s_{name}", f"{name}.is_contiguous()"]  # fmt: skip
+            if key in given:
+                name = given[key]
+                checks += [f"{name}.get_device() == index", f"{name}.is_contiguous()"]
                 pointers.append(f"(p_{name} := {name}.data_ptr())")
             elif key in returned:
                 made[key] = name = f"y{len(made)}"
@@ -201,11 +202,11 @@ def _leaves(values: Sequence[Any] | Any, name: str = "a") -> Iterator[tuple[str,
 
 
 def _unpacking(values: str, name: str, given: Sequence[Any]) -> Iterator[str]:
-    """Lines that give each of `_leaves` its name."""
+    """Lines that give each of `_leaves`, and what they are in, its name."""
     inner = [f"{name}_{i}" for i in range(len(given))]
     yield f"[{', '.join(inner)}] = {values}"
     for part, value in zip(inner, given, strict=True):
-        if isinstance(value, list):
+        if isinstance(value, tuple | list):
             yield from _unpacking(part, part, value)
 
 
@@ -222,9 +223,27 @@ def _expression(result: Any, names: dict[int, str]) -> str:
     return f"{whole}.as_strided({tuple(result.shape)}, {strides_of(result.shape)}, {offset})"
 
 
-def _described(given: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Which tensors a call was given."""
-    return [(name, getattr(leaf, "dtype", leaf), getattr(leaf, "shape", None)) for name, leaf in _leaves(list(given))]
+def _alike(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether a call was given tensors of such dtypes and shapes, and the same objects beside them."""
+    now, then = dict(_leaves(list(given))), dict(_leaves(expected))
+    return now.keys() == then.keys() and all(
+        (getattr(leaf, "dtype", None), getattr(leaf, "shape", None)) == (wanted.dtype, wanted.shape)
+        if isinstance(wanted := then[name], StandIn)
+        else leaf is wanted
+        for name, leaf in now.items()
+    )
+
+
+def _parameters_of(step: Step, index: int) -> Parameters:
+    """What a launch has kept for that device, which is taken from it. Raises Untraceable where that is nothing, or not of this step."""
+    if not step.kept.get(index):
+        raise Untraceable("a launch has kept nothing")
+    own = step.kept[index][-1]
+    if any(own.maps[p].shape != shape for p, shape in step.maps.items()):
+        raise Untraceable("a tensor map does not follow its tensor")
+    if any((type(own.numbers[p]), repr(own.numbers[p])) != (type(n), repr(n)) for p, n in step.numbers.items()):
+        raise Untraceable("a launch was given other numbers since")
+    return step.kept[index].pop()
 
 
 def _device_of(given: Sequence[Any]) -> int | None:

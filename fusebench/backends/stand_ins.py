@@ -50,6 +50,14 @@ class StandIn:
     def nbytes(self) -> int:
         return self.numel() * int(self.dtype.itemsize)
 
+    def __bool__(self) -> bool:
+        raise Untraceable("its value is asked for")
+
+    def __eq__(self, other: object) -> bool:
+        raise Untraceable("its value is asked for")
+
+    __hash__ = object.__hash__
+
     def numel(self) -> int:
         return math.prod(self.shape)
 
@@ -99,7 +107,7 @@ def traced(call: Callable[..., Any], given: Sequence[Any]) -> tuple[list[Any], l
     stand_ins = [_stand_in(value, steps) for value in given]
     try:
         return stand_ins, steps, call(*stand_ins)
-    except (AttributeError, TypeError) as error:  # of what a stand-in has not
+    except Exception as error:  # the call itself has run: what it minds now is that these are no tensors
         raise Untraceable(str(error)) from error
 
 
@@ -107,5 +115,5 @@ def _stand_in(value: Any, steps: list[Step]) -> Any:
     import torch
 
     if isinstance(value, tuple | list):
-        return [_stand_in(inner, steps) for inner in value]
+        return type(value)(_stand_in(inner, steps) for inner in value)
     return StandIn(value.dtype, value.shape, steps) if isinstance(value, torch.Tensor) else value

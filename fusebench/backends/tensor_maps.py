@@ -13,7 +13,7 @@ from typing import Any
 
 ALIGNMENT = 64  # of a map, in bytes
 WORDS = 16  # of 8 bytes, that a map has
-MOVED = 0xFFFF_FFFF_F000  # the bits of an address by which two maps are told apart
+MOVED = 0xFFFF_FFFF_FFF0  # all bits of an address of such a tensor, by which two maps are told apart
 SWIZZLES = {128: "128B", 64: "64B", 32: "32B"}  # by the bytes of a box's rows
 KINDS = {"torch.float16": "FLOAT16", "torch.bfloat16": "BFLOAT16", "torch.float32": "FLOAT32"}
 
@@ -45,8 +45,8 @@ class TensorMap:
 
     def describe(self, pointer: int, shape: Any) -> None:
         """Makes it the map of a tensor of that shape which lies there. Nothing waits for the device. Where the driver puts more than the
-        address into the first word, or puts it elsewhere, `shape` stays None, so that each call describes its tensor anew, and `tensor` is
-        of no map. Raises ValueError where the driver refuses."""
+        address into the first word, or puts it elsewhere, `shape` stays None, so that each call describes its tensor anew, which takes it some
+        20 µs, and `tensor` is of no map. Raises ValueError where the driver refuses."""
         layout = self._laid_out(shape)
         _memory, other = _room()
         moved = pointer ^ MOVED

@@ -244,11 +244,11 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
 }
 
 #if __CUDA_ARCH__ >= 900
-// And the blocks of a cluster.
+// The same, whose K the blocks of a cluster share, too.
 template <typename T, Activation ACT, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(WARPS * 32, 1)
     normed_few_rows_split(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, const float* __restrict__ mean,
-                    const float* __restrict__ rstd, const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
+                          const float* __restrict__ rstd, const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
     typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
     Normed<T, ACT> f(b, mean, rstd, prepared);
     matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1, SPLIT>(tile, x, W, y, M, K, N, f, [] {}, [] { __syncthreads(); });

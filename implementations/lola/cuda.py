@@ -169,7 +169,8 @@ def config(case, variant, device):
     if variant == "two_launches":
         own = _product(case, variant)
         if is_ieee(case):
-            return matmul_choice.config(own, device, FLOAT_TILES, schedules=_schedules(case), behind=True)
+            before = _statistics_launch(case, device).grid
+            return matmul_choice.config(own, device, FLOAT_TILES, schedules=_schedules(case), before=before)
         tiles = matmul.products_tiles(own)
         whole = matmul_choice.config(own, device, tiles, beside=backward.statistics_bytes, schedules=matmul.SCHEDULES)
         return matmul_turned.or_turned(

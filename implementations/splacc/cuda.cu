@@ -48,11 +48,11 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
 }
 
 #if __CUDA_ARCH__ >= 900
-// And the blocks of a cluster.
+// The same, whose K the blocks of a cluster share, too.
 template <typename T, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(WARPS * 32, 1)
     two_accumulators_few_rows_split(const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M, long long K,
-                              long long N) {
+                                    long long N) {
     typename few_rows::WarpOf<SIMT, T, NK, BM, BN, 2>::Type tile;
     matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 2, SPLIT>(tile, A, B, y, M, K, N, Gate<T>{}, [] {}, [] { __syncthreads(); });
 }

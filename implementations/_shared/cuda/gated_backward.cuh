@@ -62,17 +62,15 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
 }
 
 #if __CUDA_ARCH__ >= 900
-// And the blocks of a cluster.
+// The same, whose K the blocks of a cluster share, too.
 template <typename T, typename G, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(WARPS * 32, 1)
     kept_few_rows_split(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ Z, T* __restrict__ y, long long M,
-                  long long K, long long N) {
+                        long long K, long long N) {
     typename few_rows::WarpOf<SIMT, T, NK, BM, BN, 2>::Type tile;
     matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 2, SPLIT>(tile, x, W, y, M, K, N, Kept<T, G>(b, Z, N), [] {}, [] { __syncthreads(); });
 }
-#endif
 
-#if __CUDA_ARCH__ >= 900
 template <typename T, typename G, bool NK, int BM, int BN, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     kept_split(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ Z,

@@ -197,13 +197,6 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
 // Of few rows of float, and few tiles: the warps of all blocks of a cluster share K.
 template <typename T, typename F, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(WARPS * 32, 1)
-    linear_few_rows_split(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ z, T* __restrict__ y,
-                    long long M, long long K, long long N) {
-    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
-    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1, SPLIT>(tile, x, W, z, M, K, N, F(b, z, y), [] {}, [] { __syncthreads(); });
-}
-template <typename T, typename F, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(WARPS * 32, 1)
     inputs_few_rows_split(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ n, const float* __restrict__ rstd,
                           const float2* __restrict__ sums, const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ y,
                           long long M, long long K, long long N, long long across, long long down) {

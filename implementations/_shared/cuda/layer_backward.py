@@ -76,9 +76,14 @@ def whole_rows(case, device):
 def _tiles(case):
     """Those of `linear` and of dx; few rows of 16 bits have launches of their own."""
     if is_ieee(case):
-        return matmul.FLOAT_TILES + matmul.FLOAT_SPLIT_TILES
+        return matmul.FLOAT_TILES
     tiles = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES
     return tiles + matmul.FEW_ROWS_TILES if case.itemsize == 4 else tiles
+
+
+def _tiles_of_dx(case):
+    """Those of dx, whose depth the blocks of a cluster may share, too."""
+    return _tiles(case) + (matmul.FLOAT_SPLIT_TILES if is_ieee(case) else ())
 
 
 def _of_vectors(case):
@@ -176,7 +181,8 @@ def config(case, device):
         return prefixed("beside", _beside(case, device))
     if how == "few":
         return prefixed("few", _few(case, device))
-    dx = _or_split(own["dx"], matmul_choice.config(own["dx"], device, _tiles(case), behind=True), device)
+    before = math.prod(pulled_blocks(case, device, 1))
+    dx = _or_split(own["dx"], matmul_choice.config(own["dx"], device, _tiles_of_dx(case), before=before), device)
     of_dW, tiles = _weights(case, device)
     if case.itemsize == 2 and case.sizes["M"] <= LARGE_ROWS:
         # of few slabs, which blocks of a cluster hardly bring for one another: geglu 128×4096→11008 took an H200 146 µs in clusters of two, 141 without
@@ -203,7 +209,7 @@ def fits(case, device, config):
     if how == "beside":
         return _fits_beside(case, device, of_launch("beside", config))
     dx, dW = of_launch("dx", config), of_launch("dW", config)
-    reason = _fits_one(own["dx"], device, dx, _tiles(case))
+    reason = _fits_one(own["dx"], device, dx, _tiles_of_dx(case))
     of_dW, tiles = _weights(case, device)
     if dW["KERNEL"] == "split" and not weights.of_turned(case, device):
         return "KERNEL=split multiplies dW of turned operands, which Hopper (9.0) has in tf32"

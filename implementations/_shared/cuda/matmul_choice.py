@@ -10,11 +10,11 @@ from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocesso
 STAGES = {"warpgroup": (6, 5, 4, 3, 2), "tensor": (4, 3, 2), "simt": (matmul.SIMT_STAGES,)}
 
 
-def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",), behind=False):
+def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",), before=0):
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
-    how many bytes of shared memory the kernel has with a tile beside its own; `behind` says that it begins while the blocks of another launch are
-    there. SCHEDULE is named where there are several."""
-    few = few_rows_config(case, device, tiles, parts, beside, behind)
+    how many bytes of shared memory the kernel has with a tile beside its own; `before` is how many blocks of another launch may be there when it
+    begins. SCHEDULE is named where there are several."""
+    few = few_rows_config(case, device, tiles, parts, beside, before)
     if few and len(schedules) > 1:
         few |= {"SCHEDULE": "tiles"}
     if few and not is_ieee(case):
@@ -43,7 +43,7 @@ def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile:
     ]
     tile, schedule = _best(choices, case, parts, device)
     time = _time(case, tile, schedule, parts, device)
-    if few and few_simt_time(case, matmul.tile_of(case, few), parts, device, beside, behind) < time:
+    if few and few_simt_time(case, matmul.tile_of(case, few), parts, device, beside, before) < time:
         return few
     return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
 
@@ -214,7 +214,7 @@ FEW_ROWS_OF_SHORT_K = (
 )  # and the same up to this K: lola 200×512→512 took 4.9 µs on an H100, in tiles of 128×128 8.5
 
 
-def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0, behind=False):
+def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0, before=0):
     """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
     (M, K, N), found, (rows, short_k) = case.size("M", "K", "N"), {}, FEW_ROWS_OF_SHORT_K
     if not is_ieee(case) and (rows < M or (FEW_ROWS < M and short_k < K)):
@@ -230,9 +230,8 @@ def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0, behind=
         own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
         if matmul.tile_of(case, own) != tile:
             continue  # another number of warps has it
-        needed = -(
-            -K // (matmul.slab(case) * tile.shares * tile.cluster)
-        )  # stages, with which all of K is on its way at once
+        # stages with which all of K is on its way at once
+        needed = -(-K // (matmul.slab(case) * tile.shares * tile.cluster))
         for stages in range(min(most, needed), 0, -1):
             config = own | {"num_stages": stages}
             if matmul.fits(case, device, config, parts, beside, tiles) is None:
@@ -240,7 +239,7 @@ def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0, behind=
 
     def time(tile):
         if is_ieee(case):
-            time = few_simt_time(case, tile, parts, device, beside, behind)
+            time = few_simt_time(case, tile, parts, device, beside, before)
             return time / (1 if tile.cluster == 1 else 1 - SPLIT_GAIN)
         return few_rows_time(case, tile, parts)
 
@@ -271,18 +270,19 @@ FEW_SIMT_ALONE = 0.7
 # shifts x there, by columns
 FEW_SIMT_COST, FEW_SIMT_READ, FEW_SIMT_WIDE, FEW_SIMT_SHIFT = 0.85, 2.6, 0.15, 26
 # What clusters whose blocks share K take longer, by their number of blocks: from 100 times on an H200, where clusters of eight were never the best; and the
-# least gain by these estimates for which they are taken: lola 32×4096→1024 took 26 µs in clusters of two, which gained 5 %, by single blocks 20,
+# least gain by these estimates for which they are taken in the place of single blocks: lola 32×4096→1024 took 26 µs in clusters of two, which gained 5 %, by single blocks 20,
 # but 16×3072→256 of splacc, which gain 21 %, 8.2 and 11.7
 FEW_SIMT_SPLIT, SPLIT_GAIN = {1: 0.0, 2: 2.1, 4: 3.5}, 0.1
-# And of tiles of 512 elements, of which a multiprocessor holds two, for more than half of the multiprocessors, behind another launch whose blocks are still
-# there: some double up. lola 64×1024→1024 took 13.0 µs so in tiles of 32×16, in 256 of 16×16 10.3; dx of 100×300→3456 33 in 76 of 32×16
+# And of tiles of 512 elements, of which a multiprocessor holds two, where blocks of the launch before leave too few multiprocessors without a block: some
+# tiles double up. lola 64×1024→1024 took 13.0 µs so in 128 tiles of 32×16 behind 8 blocks, in 256 of 16×16 10.3; dx of 100×300→3456 33 µs in 76 of 32×16
+# behind 108
 FEW_SIMT_DOUBLED = 1.4
 # Elements that a multiprocessor makes at most, one tile after another or two at once; larger products are made otherwise: 2048×512→512 by four
 # tiles of 64×32 took 38 µs, by clusters of matmul_simt.cuh 30
 FEW_SIMT_MOST = 4096
 
 
-def few_simt_time(case, tile, parts, device, beside=lambda tile: 0, behind=False):
+def few_simt_time(case, tile, parts, device, beside=lambda tile: 0, before=0):
     """Microseconds: the busiest multiprocessor's products and what is read of W, which are made at one time but for a part."""
     (M, K, N), sms = case.size("M", "K", "N"), multiprocessors(device)
     count = matmul.blocks(tile, M, N, parts)
@@ -299,5 +299,5 @@ def few_simt_time(case, tile, parts, device, beside=lambda tile: 0, behind=False
     rate = FEW_SIMT_RATE * (FEW_SIMT_ALONE if case.options["w_layout"] == "nk" and count <= sms else 1)
     read = max(parts * K * N * case.itemsize / rate, rounds * each / SM_RATE / 1000)
     time = FEW_SIMT_START + max(products, read) + min(products, read) / 4 + FEW_SIMT_SPLIT[tile.cluster]
-    doubles = behind and tile.cluster == 1 and tile.rows * tile.columns == 512 and sms / 2 < count <= sms
+    doubles = tile.cluster == 1 and tile.rows * tile.columns == 512 and count <= sms < count + before
     return time * (FEW_SIMT_DOUBLED if doubles else 1)

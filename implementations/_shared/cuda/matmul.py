@@ -191,7 +191,7 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
         known = ", ".join(
             f"{t.rows}×{t.columns} in clusters of {t.cluster}"
             for t in dict.fromkeys((*tiles, *SIMT_TILES))
-            if t.kind == kind
+            if t.kind == kind and t in _instances(case)
         )
         return f"the tiles of KERNEL={kind} are {known or 'none'}"
     if tile.kind != "few_rows" and (tile.kind == "simt") != is_ieee(case):
@@ -315,13 +315,13 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    tiles = (
-        *TILES,
-        *SIMT_SPLIT_TILES,
-        *SQUARE_TILES,
-        *(FLOAT_FEW_ROWS_TILES + FLOAT_SPLIT_TILES if is_ieee(case) else FEW_ROWS_TILES),
-    )
-    return next((t for t in tiles if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
+    return next((t for t in _instances(case) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
+
+
+def _instances(case):
+    """The tiles of all kernels for such a case."""
+    few = FLOAT_FEW_ROWS_TILES + FLOAT_SPLIT_TILES if is_ieee(case) else FEW_ROWS_TILES
+    return *TILES, *SIMT_SPLIT_TILES, *SQUARE_TILES, *few
 
 
 NO_WARPGROUPS = (

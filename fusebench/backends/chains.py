@@ -79,9 +79,8 @@ class _Chain:
         if len(self._steps) < 2:
             raise Untraceable("fewer than two launches")
         self._kept: dict[int, list[tuple[Any, ...]]] = {}
-        self._between: dict[
-            int, int
-        ] = {}  # the offset of each tensor between the launches, by the identity of its stand-in
+        # the offset of each tensor between the launches, by the identity of its stand-in
+        self._between: dict[int, int] = {}
         self.run = self._straight(result, other)
 
     def keep(self, given: Sequence[Any], index: int) -> None:

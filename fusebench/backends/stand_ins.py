@@ -104,8 +104,8 @@ def traced(call: Callable[..., Any], given: Sequence[Any]) -> tuple[list[Any], l
     """What the call is given, with stand-ins for its tensors, also in tuples and lists; its launches in order; and what it returns of
     stand-ins. Raises Untraceable where it does more than to launch and to allocate."""
     steps: list[Step] = []
-    stand_ins = [_stand_in(value, steps) for value in given]
     try:
+        stand_ins = [_stand_in(value, steps) for value in given]
         return stand_ins, steps, call(*stand_ins)
     except Exception as error:  # the call itself has run: what it minds now is that these are no tensors
         raise Untraceable(str(error)) from error

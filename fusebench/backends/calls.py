@@ -7,7 +7,7 @@ tensor, writes their pointers into memory that the driver reads (parameters.py),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ def straight(
         return other(*given) if steps is None else _noted(arguments, given, kept, name, steps)
 
     names: dict[str, Any] = {"kept": kept, "other": unusual, "name": name, **of_the_driver()}
-    checks, pointers, writes, numbers, maps, made = ["index == current_device()"], [], [], [], [], []
+    checks, pointers, writes, numbers, maps, made = [], [], [], [], [], []
     passed = [f"a{p}" for p, argument in enumerate(arguments) if isinstance(argument, Given | Number)]
     for p, argument in enumerate(arguments):
         if isinstance(argument, Given):
@@ -80,43 +80,66 @@ def straight(
             writes.append(f"values[{p}] = p{p}")
             names[f"d{p}"] = argument.dtype
             if argument.box:
-                maps += [f"of = parameters.maps[{p}]", f"if of.shape != a{p}.shape:", f"    of.describe(p{p}, a{p}.shape)",
+                maps += [f"of = own.maps[{p}]", f"if of.shape != a{p}.shape:", f"    of.describe(p{p}, a{p}.shape)",
                          f"of.tensor[0] = p{p}"]  # fmt: skip
         elif isinstance(argument, Made):
             made.append(f"y{p}")
             names |= {f"s{p}": tuple(argument.shape), f"t{p}": strides_of(argument.shape), f"d{p}": argument.dtype}
             writes += [f"y{p} = empty(s{p}, t{p}, d{p})", f"values[{p}] = y{p}.data_ptr()"]
         elif isinstance(argument, Number):
-            numbers += [f"if a{p} is not parameters.numbers[{p}] and not parameters.write({p}, a{p}):",
+            numbers += [f"if a{p} is not own.numbers[{p}] and not own.write({p}, a{p}):",
                         f"    return other({', '.join(passed)})"]  # fmt: skip
     first = next(p for p, argument in enumerate(arguments) if isinstance(argument, Given))
     checks.remove(f"a{first}.get_device() == index")
-    lines = [
-        f"def call({', '.join(passed)}):",
-        "    parameters = None",
+    queued = queueing("own", [("own.config, own.function, own.address", "own", "name")])
+    lines = ["values = own.values", *writes, *numbers, *maps, *queued]
+    taken, what = ", ".join(passed), f"<a call of {len(arguments)} arguments>"
+    return compiled(taken, f"a{first}", checks, pointers, lines, ", ".join(made) or "None", names, what)
+
+
+def compiled(
+    taken: str,
+    first: str,
+    checks: Sequence[str],
+    pointers: Sequence[str],
+    lines: Sequence[str],
+    result: str,
+    names: dict[str, Any],
+    what: str,
+    unpacking: Iterable[str] = (),
+) -> Callable[..., Any]:
+    """A function of the arguments `taken`, of which the tensor `first` is one after the lines of `unpacking`. It takes `own` from what is kept for that
+    one's device, follows the `lines`, gives `own` back and returns the `result`; `other`, among the `names`, is called where the device is not the
+    current one, nothing is kept, one of the `checks` does not hold, or one of the `pointers` is at no multiple of 16 bytes. `what` names it in a
+    traceback."""
+    text = [
+        f"def call({taken}):",
+        "    own = None",
         "    try:",
-        f"        index = a{first}.get_device()",
-        f"        if {' and '.join(checks)} and not ({' | '.join(pointers)}) & {ALIGNMENT - 1}:",
+        *(f"        {line}" for line in unpacking),
+        f"        index = {first}.get_device()",
+        f"        if {' and '.join(['index == current_device()', *checks])} and not ({' | '.join(pointers)}) & {ALIGNMENT - 1}:",
         "            free = kept[index]",
-        "            parameters = free.pop()",
-        "    except (AttributeError, IndexError, KeyError):  # no tensor, or nothing is kept",
+        "            own = free.pop()",
+        "    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # other arguments, or nothing is kept",
         "        pass",
-        "    if parameters is None:",
-        f"        return other({', '.join(passed)})",
-        "    values = parameters.values",
-        *(f"    {line}" for line in (*writes, *numbers, *maps)),
-        "    stream = raw_stream(index)",
-        "    if stream != parameters.stream:",
-        "        parameters.queue_on(stream)",
-        "    (error,) = launch(parameters.config, parameters.function, parameters.address, 0)",
-        "    if error:",
-        "        failed(error, index, parameters, name)",
-        "    free.append(parameters)",
-        f"    return {', '.join(made) or None}",
+        "    if own is None:",
+        f"        return other({taken})",
+        *(f"    {line}" for line in lines),
+        "    free.append(own)",
+        f"    return {result}",
     ]
-    exec(compile("\n".join(lines), f"<a call of {len(arguments)} arguments>", "exec"), names)
+    exec(compile("\n".join(text), what, "exec"), names)
     call: Callable[..., Any] = names["call"]
     return call
+
+
+def queueing(state: str, launches: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Lines that queue launches on Torch's current stream, which `state` is told: for each what the driver takes, its parameters, and its name."""
+    lines = ["stream = raw_stream(index)", f"if stream != {state}.stream:", f"    {state}.queue_on(stream)"]
+    for taken, parameters, name in launches:
+        lines += [f"(error,) = launch({taken}, 0)", "if error:", f"    failed(error, index, {parameters}, {name})"]
+    return lines
 
 
 def of_the_driver() -> dict[str, Any]:
@@ -125,7 +148,7 @@ def of_the_driver() -> dict[str, Any]:
     from cuda.bindings.driver import cuLaunchKernelEx
 
     return {
-        "failed": _failed, "empty": _empty(torch), "launch": cuLaunchKernelEx,
+        "failed": _failed, "empty": _empty(torch), "launch": cuLaunchKernelEx, "byte": torch.uint8,
         "current_device": torch._C._cuda_getDevice, "raw_stream": torch._C._cuda_getCurrentRawStream,
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fusebench.backends.calls import ALIGNMENT, of_the_driver, strides_of
+from fusebench.backends.calls import compiled, of_the_driver, queueing, strides_of
 from fusebench.backends.parameters import Parameters
 from fusebench.backends.stand_ins import StandIn, Step, Untraceable, traced
 
@@ -32,23 +32,24 @@ def chained(built: Any) -> Any:
 
 def _chained(call: Callable[..., Any]) -> Callable[..., Any]:
     chain: _Chain | None = None
-    tries = TRIES
+    run, tries = call, TRIES
 
     def other(*given: Any) -> Any:
         """The call as it is, after which its launches have what one of them all is put together from."""
-        nonlocal chain, tries
+        nonlocal chain, run, tries
         result = call(*given)
         if tries and (index := _device_of(given)) is not None:
             tries -= 1
             try:
                 made = chain or _Chain(call, given, other)
                 made.keep(given, index)
-                chain, tries = made, TRIES
+                chain, run, tries = made, made.run, TRIES
             except Untraceable:
-                pass
+                run = run if chain or tries else call
         return result
 
-    return lambda *given: other(*given) if chain is None else chain.run(*given)
+    run = other
+    return lambda *given: run(*given)
 
 
 class _State:
@@ -97,7 +98,7 @@ class _Chain:
                 step.kept[index].append(own)
             raise
         moves = [
-            (*((own.maps[p].tensor, 0) if p in step.maps else (own.values, p)), begin + address.offset)
+            (*own.target(p), begin + address.offset)
             for step, own in zip(self._steps, taken, strict=True)
             for p, address in step.tensors.items()
             if (begin := self._between.get(id(address.tensor))) is not None
@@ -144,39 +145,19 @@ class _Chain:
                 for target, offset in targets[key]
             ]
         if self._between:
-            names |= {"one": (1,), "byte": _byte()}
+            names["one"] = (1,)
             writes += ["between = empty(room, one, byte)", "base = between.data_ptr()", "if base != state.base:", "    state.move(base)"]  # fmt: skip
-        memory, queued = [f"m{i}_{p}" for i, step in enumerate(self._steps) for p in step.maps], []
-        for i, step in enumerate(self._steps):
-            names[f"n{i}"] = step.name
-            memory += [f"v{i}", f"c{i}", f"f{i}", f"d{i}"]
-            queued += [f"(error,) = launch(c{i}, f{i}, d{i}, 0)", "if error:", f"    failed(error, index, state.parameters[{i}], n{i})"]  # fmt: skip
+        memory = [f"m{i}_{p}" for i, step in enumerate(self._steps) for p in step.maps]
+        memory += [f"{of}{i}" for i in range(len(self._steps)) for of in "vcfd"]
+        names |= {f"n{i}": step.name for i, step in enumerate(self._steps)}
+        queued = queueing(
+            "state", [(f"c{i}, f{i}, d{i}", f"state.parameters[{i}]", f"n{i}") for i in range(len(self._steps))]
+        )
+        lines = [f"state, {', '.join(memory)} = own", *writes, *queued]
         first = next(given[key] for key in tensors if key in given)
-        lines = [
-            "def call(*given):",
-            "    own = None",
-            "    try:",
-            *(f"        {line}" for line in _unpacking("given", "a", self._given)),
-            f"        index = {first}.get_device()",
-            f"        if index == current_device() and {' and '.join(checks)} and not ({' | '.join(pointers)}) & {ALIGNMENT - 1}:",
-            "            free = kept[index]",
-            "            own = free.pop()",
-            "    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # other arguments, or nothing is kept",
-            "        pass",
-            "    if own is None:",
-            "        return other(*given)",
-            f"    state, {', '.join(memory)} = own",
-            *(f"    {line}" for line in writes),
-            "    stream = raw_stream(index)",
-            "    if stream != state.stream:",
-            "        state.queue_on(stream)",
-            *(f"    {line}" for line in queued),
-            "    free.append(own)",
-            f"    return {_expression(result, given | made)}",
-        ]
-        exec(compile("\n".join(lines), f"<a call of {len(self._steps)} launches>", "exec"), names)
-        call: Callable[..., Any] = names["call"]
-        return call
+        end, what = _expression(result, given | made), f"<a call of {len(self._steps)} launches>"
+        unpacking = _unpacking("given", "a", self._given)
+        return compiled("*given", first, checks, pointers, lines, end, names, what, unpacking)
 
     def _targets(self) -> tuple[dict[int, list[tuple[str, int]]], dict[int, StandIn]]:
         """Where the address of each tensor is written, and how many bytes behind its begin; and the tensors themselves, in the order in which
@@ -224,7 +205,7 @@ def _expression(result: Any, names: dict[int, str]) -> str:
 
 def _alike(given: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Whether a call was given tensors of such dtypes and shapes, and the same objects beside them."""
-    now, then = dict(_leaves(list(given))), dict(_leaves(expected))
+    now, then = dict(_leaves(given)), dict(_leaves(expected))
     return now.keys() == then.keys() and all(
         (getattr(leaf, "dtype", None), getattr(leaf, "shape", None)) == (wanted.dtype, wanted.shape)
         if isinstance(wanted := then[name], StandIn)
@@ -247,12 +228,6 @@ def _parameters_of(step: Step, index: int) -> Parameters:
 
 def _device_of(given: Sequence[Any]) -> int | None:
     """The GPU of the first tensor."""
-    first = next((leaf for _, leaf in _leaves(list(given)) if hasattr(leaf, "get_device")), None)
+    first = next((leaf for _, leaf in _leaves(given) if hasattr(leaf, "get_device")), None)
     index = -1 if first is None else int(first.get_device())
     return index if index >= 0 else None
-
-
-def _byte() -> Any:
-    import torch
-
-    return torch.uint8

@@ -55,6 +55,10 @@ class Parameters:
         self.addresses = (ctypes.c_void_p * (len(places) + 1))(*[start + 8 * place for place in places], None)
         self.address = ctypes.addressof(self.addresses)
 
+    def target(self, place: int) -> tuple[Any, int]:
+        """The memory, and the place in it, that the address of a tensor is written to."""
+        return (self.maps[place].tensor, 0) if place in self.maps else (self.values, place)
+
     def write(self, place: int, number: Any) -> bool:
         """Another number than the last launch's. Whether the kernel takes it."""
         self.values[place], self.numbers[place] = bits_of(number), number
